@@ -1,0 +1,264 @@
+"""Changes and ops: what a client writes, and the bytes it becomes.
+
+An op's **body** (its changes with their contexts) is encoded once by its author and from then on
+kept, hashed, forwarded and stored as those bytes. The stamps stand beside it, because they alone
+may be set again before the op is accepted. The 16 random bytes of the **salt** name the op across
+renumbering, salt its digests, and die with it when it is erased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from ._errors import InvalidValue, Malformed, MalformedFrame, TooLarge
+from ._names import HEADER_COLLECTION, check_name, check_record_id, is_id
+from ._values import Value, check_fields, pack, unpack
+from ._vectors import NUMBER_MAX, VersionVector, serialise, validate
+
+SALT_BYTES = 16
+DIGEST_BYTES = 32
+RECORD_BYTES_MAX = 1 << 20
+OP_BYTES_MAX = 4 << 20
+OP_CHANGES_MAX = 100_000
+
+
+class Stamp(NamedTuple):
+    """When a value was written and by which op; totally ordered, as tuples are.
+
+    First the time (microseconds since the Unix epoch, UTC), then the client id as text, then ``n``.
+    """
+
+    updated_at: int
+    client: str
+    n: int
+
+
+class Dot(NamedTuple):
+    """``(client, n)``: the op's idempotency key and, once accepted, its name for ever."""
+
+    client: str
+    n: int
+
+
+class Kind(IntEnum):
+    """What a change does."""
+
+    PUT = 1
+    PATCH = 2
+    DELETE = 3
+    EVENT = 4
+    RESOLVE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The whole record: writes the fields named, clears the others, marks it alive."""
+
+    collection: str
+    id: str
+    context: VersionVector
+    fields: dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Some fields: writes those named and marks the record alive."""
+
+    collection: str
+    id: str
+    context: VersionVector
+    fields: dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Marks the record dead; its fields are kept until tombstones are collected."""
+
+    collection: str
+    id: str
+    context: VersionVector
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: appended once, never edited."""
+
+    type: str
+    payload: dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Closes a conflict everywhere."""
+
+    conflict_id: str
+
+
+RecordChange = Put | Patch | Delete
+Change = Put | Patch | Delete | Event | Resolve
+
+
+def encode_body(changes: Sequence[Change]) -> bytes:
+    """The op's body: one array per change, led by its ``Kind``.
+
+    Raises TooLarge (3011) when a record or the whole op is over its limit.
+    """
+    rows: list[list[Any]] = []
+    for change in changes:
+        match change:
+            case Put() | Patch():
+                kind = Kind.PUT if type(change) is Put else Kind.PATCH
+                row = [kind, change.collection, change.id, serialise(change.context), change.fields]
+            case Delete():
+                row = [Kind.DELETE, change.collection, change.id, serialise(change.context)]
+            case Event():
+                row = [Kind.EVENT, change.type, change.payload]
+            case Resolve():
+                row = [Kind.RESOLVE, change.conflict_id]
+        rows.append(row)
+    body = pack(rows)
+    if len(body) > RECORD_BYTES_MAX:
+        for change in changes:
+            _check_size(change)
+    if len(body) > OP_BYTES_MAX:
+        raise TooLarge(
+            f"the op has {len(body)} bytes, the most is {OP_BYTES_MAX}",
+            bytes=len(body),
+            bytes_max=OP_BYTES_MAX,
+        )
+    return body
+
+
+def _check_size(change: Change) -> None:
+    match change:
+        case Put() | Patch():
+            what, size = f"the fields of {change.collection}/{change.id}", len(pack(change.fields))
+        case Event():
+            what, size = f"the payload of a {change.type} event", len(pack(change.payload))
+        case _:
+            return
+    if size > RECORD_BYTES_MAX:
+        raise TooLarge(
+            f"{what} have {size} bytes, the most is {RECORD_BYTES_MAX}",
+            bytes=size,
+            bytes_max=RECORD_BYTES_MAX,
+        )
+
+
+def decode_body(body: bytes) -> list[Change]:
+    """The changes of a body from outside, wholly checked.
+
+    Raises Malformed (3001), InvalidValue (3019) or TooLarge (3011): all final for the op.
+    """
+    if len(body) > OP_BYTES_MAX:
+        raise TooLarge(f"the op has {len(body)} bytes, the most is {OP_BYTES_MAX}")
+    try:
+        rows = unpack(body)
+    except MalformedFrame as error:
+        raise Malformed(f"the op's body is {error.reason}") from error
+    if type(rows) is not list or not 1 <= len(rows) <= OP_CHANGES_MAX:
+        raise Malformed("the op's body must be a list of at least one change")
+    changes = [_decode_change(row) for row in rows]
+    if len(body) > RECORD_BYTES_MAX:
+        for change in changes:
+            _check_size(change)
+    if len(changes) > 1:
+        touched = [(c.collection, c.id) for c in changes if isinstance(c, RecordChange)]
+        if len(set(touched)) != len(touched):
+            raise Malformed("an op changes one record twice; changes of one record are folded")
+    return changes
+
+
+def _decode_change(row: Any) -> Change:
+    try:
+        match row:
+            case [Kind.PUT | Kind.PATCH as kind, collection, id_, context, fields]:
+                made: Put | Patch = (Put if kind == Kind.PUT else Patch)(
+                    check_collection(collection),
+                    check_record_id(id_),
+                    validate(context),
+                    check_fields(fields),
+                )
+                if collection == HEADER_COLLECTION and kind == Kind.PUT:
+                    raise Malformed("the session's header takes patches only")
+                return made
+            case [Kind.DELETE, collection, id_, context]:
+                if collection == HEADER_COLLECTION:
+                    raise Malformed("the session's header takes patches only")
+                return Delete(check_collection(collection), check_record_id(id_), validate(context))
+            case [Kind.EVENT, type_, payload]:
+                return Event(check_name(type_, "event type"), check_fields(payload))
+            case [Kind.RESOLVE, conflict_id]:
+                return Resolve(check_name(conflict_id, "conflict id"))
+    except RecursionError as error:
+        raise InvalidValue("a value is nested too deep") from error
+    raise Malformed("a change of unknown kind or shape")
+
+
+def check_collection(value: object) -> str:
+    """``value`` as a collection: the app's own, or one of Syncline's that exist."""
+    return check_name(value, "collection", own=value == HEADER_COLLECTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """The atomic unit that a client writes, as it travels.
+
+    ``stamps`` has one ``updatedAt`` per change of the body. ``former`` names the dot that the op
+    had before its replica took a new client id.
+    """
+
+    n: int
+    salt: bytes
+    stamps: tuple[int, ...]
+    body: bytes
+    former: Dot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VoidOp:
+    """A number that a refusal consumed, as a restored server gets it: its running hash alone."""
+
+    n: int
+    running: bytes
+
+
+def encode_op(op: Op | VoidOp) -> bytes:
+    """The op's bytes in a ``push`` frame."""
+    if isinstance(op, VoidOp):
+        return pack([op.n, op.running])
+    return pack([op.n, op.salt, op.stamps, op.body, op.former])
+
+
+def decode_op(data: bytes) -> Op | VoidOp:
+    """An op's envelope from outside. Raises MalformedFrame (3001): without it ``n`` is unknown.
+
+    The body is not looked into here: see ``decode_body``.
+    """
+    match unpack(data, array_len_max=OP_CHANGES_MAX):
+        case [int(n), bytes(running)] if _is_number(n) and len(running) == DIGEST_BYTES:
+            return VoidOp(n, running)
+        case [int(n), bytes(salt), list(stamps), bytes(body), former] if (
+            _is_number(n)
+            and len(salt) == SALT_BYTES
+            and stamps
+            and all(type(at) is int and 0 <= at <= NUMBER_MAX for at in stamps)
+        ):
+            return Op(n, salt, tuple(stamps), body, _decode_former(former))
+    raise MalformedFrame("an op's envelope has the wrong shape")
+
+
+def _decode_former(former: Any) -> Dot | None:
+    match former:
+        case None:
+            return None
+        case [str(client), int(n)] if _is_number(n) and is_id(client):
+            return Dot(client, n)
+    raise MalformedFrame("an op's former dot has the wrong shape")
+
+
+def _is_number(n: object) -> bool:
+    return type(n) is int and 1 <= n <= NUMBER_MAX

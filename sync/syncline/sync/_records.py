@@ -1,0 +1,163 @@
+"""Records: the settled state of one thing, and its canonical bytes.
+
+A record is a join of all writes that reached it: per field the value with the largest stamp, the
+**floor** (the stamp of its newest put, below which no field shows), whether it is alive, by the
+largest stamp of all, and the vector of the ops in it. Fields below the floor are not kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ._changes import Dot, Stamp
+from ._errors import MalformedFrame
+from ._values import Value, canonical, pack, unpack
+from ._vectors import VersionVector, clip, covers, merge, serialise
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The state of one record; never changed in place.
+
+    ``life`` is the stamp that decided ``alive``. Since every write to a record says whether it is
+    alive, it is also the newest stamp of the record (the ``S`` of the writing rule).
+    """
+
+    fields: dict[str, Value]
+    stamps: dict[str, Stamp]
+    floor: Stamp | None
+    alive: bool
+    life: Stamp
+    vector: VersionVector
+
+    @property
+    def visible(self) -> dict[str, Value] | None:
+        """The fields that a reader sees; None for a record that is deleted."""
+        return self.fields if self.alive else None
+
+    def encode(self) -> bytes:
+        """The canonical bytes: equal for equal records, on every machine."""
+        apart = {name: stamp for name, stamp in self.stamps.items() if stamp != self.life}
+        return pack(
+            [
+                serialise(self.vector),
+                self.alive,
+                self.life,
+                True if self.floor == self.life else self.floor,
+                _sorted_fields(self.fields),
+                dict(sorted(apart.items())),
+            ]
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> Record:
+        """The record of its canonical bytes. Raises MalformedFrame (3001)."""
+        try:
+            vector, alive, life_row, floor_row, fields, apart = unpack(data)
+            life = Stamp(*life_row)
+            floor = life if floor_row is True else None if floor_row is None else Stamp(*floor_row)
+            stamps = (
+                {name: Stamp(*apart[name]) if name in apart else life for name in fields}
+                if apart
+                else dict.fromkeys(fields, life)
+            )
+        except (TypeError, ValueError) as error:
+            raise MalformedFrame("a record's state has the wrong shape") from error
+        return Record(fields, stamps, floor, alive, life, vector)
+
+
+def _sorted_fields(fields: dict[str, Value]) -> dict[str, Value]:
+    for value in fields.values():
+        if type(value) is dict or type(value) is list:
+            # Only these hide maps whose keys need an order of their own.
+            return unpack(canonical(fields))  # type: ignore[no-any-return]
+    return dict(sorted(fields.items()))
+
+
+class Lost(NamedTuple):
+    """A value that lost, unseen by its winner.
+
+    ``field`` is ``LIFE`` when life lost against death or the reverse. ``value`` is then all the
+    fields that would show (life lost), or None (a deletion lost).
+    """
+
+    field: str
+    value: Value
+    loser: Stamp
+    winner: Stamp
+
+
+LIFE = "$alive"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What came of two states of one record: ``record`` is their join, ``lost`` what it costs."""
+
+    record: Record
+    concurrent: bool
+    lost: tuple[Lost, ...]
+
+
+def resolve_conflicts(local: Record, remote: Record) -> Resolution:
+    """Join two states of one record: version vectors first, last writer wins when concurrent.
+
+    Pure; commutative, associative and idempotent in its ``record``. When one state has seen the
+    other, it stands as it is and nothing is lost. Otherwise each field is settled alone by its
+    stamp, and a value that lost unseen by its winner is named in ``lost``.
+    """
+    if covers(local.vector, remote.vector):
+        return Resolution(local, False, ())
+    if covers(remote.vector, local.vector):
+        return Resolution(remote, False, ())
+    floors = [record.floor for record in (local, remote) if record.floor is not None]
+    floor = max(floors, default=None)
+    fields: dict[str, Value] = {}
+    stamps: dict[str, Stamp] = {}
+    lost: list[Lost] = []
+    for name in sorted({*local.fields, *remote.fields}):
+        older, newer = _by_stamp(name, local, remote)
+        kept = newer is not None and (floor is None or newer[1] >= floor)
+        if newer is not None and kept:
+            fields[name], stamps[name] = newer[0], newer[1]
+        winner = newer[1] if newer is not None and kept else floor
+        for loser in (older, None if kept else newer):
+            if loser is None or winner is None or loser[2].get(loser[1].client, 0) >= loser[1].n:
+                continue
+            if kept and newer is not None and canonical(newer[0]) == canonical(loser[0]):
+                continue
+            lost.append(Lost(name, loser[0], loser[1], winner))
+    first, second = sorted((local, remote), key=lambda record: record.life)
+    if first.alive != second.alive and second.vector.get(first.life.client, 0) < first.life.n:
+        lost.append(Lost(LIFE, first.visible, first.life, second.life))
+    vector = merge(local.vector, remote.vector)
+    joined = Record(fields, stamps, floor, second.alive, second.life, vector)
+    return Resolution(joined, True, tuple(lost))
+
+
+_Candidate = tuple[Value, Stamp, VersionVector]
+
+
+def _by_stamp(
+    name: str, local: Record, remote: Record
+) -> tuple[_Candidate | None, _Candidate | None]:
+    """The field's two values, older first, each with what the *other* side has seen."""
+    found: list[_Candidate] = [
+        (mine.fields[name], mine.stamps[name], other.vector)
+        for mine, other in ((local, remote), (remote, local))
+        if name in mine.fields
+    ]
+    found.sort(key=lambda candidate: candidate[1])
+    if len(found) == 2 and found[0][1] == found[1][1]:
+        return None, found[1]
+    return (found[0], found[1]) if len(found) == 2 else (None, found[0] if found else None)
+
+
+def join_dot(
+    vector: VersionVector, context: VersionVector, dot: Dot, held: VersionVector
+) -> dict[str, int]:
+    """A record's vector after an op: itself, the dot, and what the log holds of the context."""
+    joined = merge(vector, context if covers(held, context) else clip(context, held))
+    joined[dot.client] = max(joined.get(dot.client, 0), dot.n)
+    return joined
