@@ -159,6 +159,7 @@ from ._settle import (
     seen_stamp,
     settle,
 )
+from ._sqlite import wal_reset_fault
 from ._values import (
     INT_MAX,
     INT_MIN,
@@ -349,5 +350,6 @@ __all__ = [
     "settle",
     "unpack",
     "validate",
+    "wal_reset_fault",
     "walk_chain",
 ]
