@@ -103,6 +103,14 @@ class LedgerRow:
     identity: Mapping[str, Any]
 
 
+class SealedRow(NamedTuple):
+    """A ledger row as stored: numbered, chained by ``hash``, its bytes as they were hashed."""
+
+    n: int
+    hash: bytes
+    row: bytes
+
+
 class LastOp(NamedTuple):
     """The last number of a client that was settled or finally refused, and the running hash."""
 
@@ -111,13 +119,19 @@ class LastOp(NamedTuple):
 
 
 class Transaction(Protocol):
-    """One group's reads and writes. Leaving the context commits; an exception rolls all back."""
+    """One group's reads and writes. Leaving the context commits; an exception rolls all back.
+
+    Leaving it normally means that all of it is durable; any error means that nothing of it is
+    stored (but for WriteUnknown, 3106, when the database cannot be asked any more). After an error
+    of the database, the transaction takes nothing more, also when the caller swallowed the error.
+    Misuse (a gap in the log, a repeated dot, an unknown session) is our own bug: AssertionError.
+    """
 
     def head(self, session: str) -> Head | None:
         """The session's head, its row locked until the end; None for an unknown session."""
 
     def create(self, session: str, genesis: bytes, at: int) -> Head:
-        """Make the session, with an empty log."""
+        """Make the session, with an empty log, in the store's epoch."""
 
     def last_ops(self, session: str) -> dict[str, LastOp]:
         """By client; their numbers are the session's version vector."""
@@ -132,14 +146,21 @@ class Transaction(Protocol):
         """The refusal of an op."""
 
     def append(self, session: str, rows: Sequence[LogRow]) -> None:
-        """Append entries, dense from the head on. A gap or a repeated dot is an error."""
+        """Append entries, dense from the last one on. A gap or a repeated dot is an error.
+
+        The head does not move by itself: see ``set_head``.
+        """
 
     def put_records(self, session: str, rows: Iterable[RecordRow]) -> None: ...
 
     def put_conflicts(self, session: str, rows: Iterable[Conflict | Closed]) -> None:
-        """Open conflicts (unless known, open or closed) and close those named."""
+        """Open conflicts (unless known, open or closed) and close those named.
 
-    def put_refusals(self, session: str, rows: Iterable[RefusalRow]) -> None: ...
+        Closed wins over open, whichever arrives first; the first one that closes it stands.
+        """
+
+    def put_refusals(self, session: str, rows: Iterable[RefusalRow]) -> None:
+        """Keep what consumed numbers; a number twice is an error."""
 
     def set_last_ops(self, session: str, ops: Mapping[str, LastOp]) -> None: ...
 
@@ -177,7 +198,7 @@ class SessionRow(NamedTuple):
 
 
 class Store(Protocol):
-    """A store. Used by one thread at a time."""
+    """A store. Used by one thread at a time; these reads are for outside a transaction."""
 
     def identity(self) -> Identity: ...
 
@@ -208,10 +229,23 @@ class Store(Protocol):
         """The next part of a bootstrap: records, then conflicts, then entries with events or of
         ``client`` from number ``pending_from`` on. An empty ``after`` begins it.
 
-        Raises MalformedFrame (3001) for a cursor that is not one.
+        A part is cut at the bounds, but has one item at least if any is left. Raises MalformedFrame
+        (3001) for a cursor that is not one, and UnknownRecord (3002) for an unknown session.
         """
+
+    def ledger(self, after: int, items_max: int) -> list[SealedRow]:
+        """Rows of the audit ledger with ``n > after``, in order."""
 
     def checkpoint(self) -> None:
         """House-keeping between commits, off the path of any answer."""
 
     def close(self) -> None: ...
+
+
+def check_appended(session: str, rows: Sequence[LogRow], last: int) -> None:
+    """For implementations: raises AssertionError unless ``rows`` go on, dense, after ``last``."""
+    for expected, row in enumerate(rows, last + 1):
+        if row.seq != expected:
+            raise AssertionError(
+                f"session {session}: entry {row.seq} appended where {expected} is due"
+            )
