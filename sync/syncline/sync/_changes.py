@@ -36,6 +36,14 @@ class Stamp(NamedTuple):
     n: int
 
 
+def decode_stamp(row: Any) -> Stamp:
+    """The stamp of its plain data. Raises TypeError or ValueError."""
+    at, client, n = row
+    if type(at) is not int or type(client) is not str or type(n) is not int:
+        raise TypeError("a stamp is [integer, text, integer]")
+    return Stamp(at, client, n)
+
+
 class Dot(NamedTuple):
     """``(client, n)``: the op's idempotency key and, once accepted, its name for ever."""
 
@@ -173,6 +181,9 @@ def decode_body(body: bytes) -> list[Change]:
 
 
 def _decode_change(row: Any) -> Change:
+    if type(row) is not list or not row or type(row[0]) is not int:
+        # True and 1.0 equal Kind.PUT here, but not in every language that reads the log.
+        raise Malformed("a change of unknown kind or shape")
     try:
         match row:
             case [Kind.PUT | Kind.PATCH as kind, collection, id_, context, fields]:
@@ -239,10 +250,10 @@ def decode_op(data: bytes) -> Op | VoidOp:
     The body is not looked into here: see ``decode_body``.
     """
     match unpack(data, array_len_max=OP_CHANGES_MAX):
-        case [int(n), bytes(running)] if _is_number(n) and len(running) == DIGEST_BYTES:
+        case [int(n), bytes(running)] if is_number(n) and len(running) == DIGEST_BYTES:
             return VoidOp(n, running)
         case [int(n), bytes(salt), list(stamps), bytes(body), former] if (
-            _is_number(n)
+            is_number(n)
             and len(salt) == SALT_BYTES
             and stamps
             and all(type(at) is int and 0 <= at <= NUMBER_MAX for at in stamps)
@@ -255,10 +266,11 @@ def _decode_former(former: Any) -> Dot | None:
     match former:
         case None:
             return None
-        case [str(client), int(n)] if _is_number(n) and is_id(client):
+        case [str(client), int(n)] if is_number(n) and is_id(client):
             return Dot(client, n)
     raise MalformedFrame("an op's former dot has the wrong shape")
 
 
-def _is_number(n: object) -> bool:
+def is_number(n: object) -> bool:
+    """Whether ``n`` counts ops or entries: 1 to 2**63 - 1."""
     return type(n) is int and 1 <= n <= NUMBER_MAX

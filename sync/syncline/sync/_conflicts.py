@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ._changes import Dot, Resolve, Stamp
+from ._changes import Dot, Resolve, Stamp, decode_stamp, is_number
 from ._entries import AcceptedChange, conflict_id
 from ._errors import MalformedFrame
 from ._records import Lost
@@ -73,7 +73,7 @@ class Closed:
 def decode_conflict(data: bytes) -> Conflict | Closed:
     """The row of its bytes. Raises MalformedFrame (3001)."""
     match unpack(data):
-        case [str(id_), [str(client), int(n)]]:
+        case [str(id_), [str(client), int(n)]] if is_number(n):
             return Closed(id_, Dot(client, n))
         case [
             str(id_),
@@ -81,18 +81,14 @@ def decode_conflict(data: bytes) -> Conflict | Closed:
             str(record_id),
             str(field),
             value,
-            [int(lost_at), str(loser), int(lost_n)],
-            [int(won_at), str(winner), int(won_n)],
+            loser,
+            winner,
         ]:
-            return Conflict(
-                id_,
-                collection,
-                record_id,
-                field,
-                value,
-                Stamp(lost_at, loser, lost_n),
-                Stamp(won_at, winner, won_n),
-            )
+            try:
+                stamps = decode_stamp(loser), decode_stamp(winner)
+            except (TypeError, ValueError) as error:
+                raise MalformedFrame("a conflict's stamp has the wrong shape") from error
+            return Conflict(id_, collection, record_id, field, value, *stamps)
     raise MalformedFrame("a conflict has the wrong shape")
 
 

@@ -27,10 +27,13 @@ from ._changes import (
     Event,
     Stamp,
     decode_body,
+    is_number,
 )
 from ._errors import MalformedFrame, Refused
+from ._names import is_id
 from ._settle import Effect, Outcome
 from ._values import pack, unpack
+from ._vectors import NUMBER_MAX
 
 NO_HASH = bytes(DIGEST_BYTES)
 """The running hash of a client that has sent nothing."""
@@ -98,17 +101,25 @@ class Entry:
         """The entry of its bytes. Raises MalformedFrame (3001)."""
         match unpack(data):
             case [
-                int(epoch),
-                int(seq),
-                str(client),
-                int(n),
-                int(outcome),
-                int(accepted_at),
+                epoch,
+                seq,
+                client,
+                n,
+                outcome,
+                accepted_at,
                 bytes(salt),
                 bytes(effects),
                 bytes(body),
             ] if (
-                epoch >= 1 and seq >= 1 and n >= 1 and len(salt) == SALT_BYTES and 0 <= outcome <= 3
+                is_number(epoch)
+                and is_number(seq)
+                and is_id(client)
+                and is_number(n)
+                and type(outcome) is int
+                and 0 <= outcome <= 3
+                and type(accepted_at) is int
+                and 0 <= accepted_at <= NUMBER_MAX
+                and len(salt) == SALT_BYTES
             ):
                 return Entry(
                     epoch, seq, client, n, Outcome(outcome), accepted_at, salt, effects, body

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ._changes import DIGEST_BYTES, OP_BYTES_MAX
-from ._errors import MalformedFrame, SyncError
+from ._errors import InvalidValue, MalformedFrame, SyncError
 from ._names import ID_CHARS_MAX
-from ._values import pack, unpack
+from ._values import check_value, pack, unpack
 
 PROTOCOL = "syncline.v1"
 PROTOCOL_VERSION = 1
@@ -36,6 +36,18 @@ Number = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[int, Field(ge=1, lt=2**63)]
 Items = Annotated[tuple[bytes, ...], Field(max_length=PAGE_ITEMS_MAX)]
 Text = Annotated[str, Field(max_length=4096)]
+
+
+def _plain(detail: dict[str, Any]) -> dict[str, Any]:
+    """The decoder lets timestamps, NaN and deep nesting through; values have none of these."""
+    try:
+        check_value(detail)
+    except InvalidValue as error:
+        raise ValueError(error.reason) from error
+    return detail
+
+
+Detail = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 
 class Frame(BaseModel):
@@ -163,10 +175,15 @@ class SessionItem(NamedTuple):
 
 
 class Sessions(Frame):
-    """Sessions that this identity may open. ``more`` says that a page follows on request."""
+    """Sessions that this identity may open.
+
+    ``page`` marks the answer to a ``list``, whose next page follows on request when ``more``;
+    without it, these sessions appeared just now.
+    """
 
     type: Literal["sessions"] = "sessions"
     items: Annotated[tuple[SessionItem, ...], Field(max_length=PAGE_ITEMS_MAX)]
+    page: bool = False
     more: bool = False
 
 
@@ -256,7 +273,7 @@ class OpRefused(Frame):
     n: Positive
     code: Number
     reason: Text = ""
-    detail: dict[str, Any] = Field(default_factory=dict)
+    detail: Detail = Field(default_factory=dict)
     final: bool = False
     entry: bytes | None = None
     hash: Digest | None = None
@@ -280,7 +297,7 @@ class ErrorFrame(Frame):
     session: str | None = None
     code: Number
     reason: Text
-    detail: dict[str, Any] = Field(default_factory=dict)
+    detail: Detail = Field(default_factory=dict)
     retry_after_ms: Number | None = None
 
 

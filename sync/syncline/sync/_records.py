@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ._changes import Dot, Stamp
+from ._changes import Dot, Stamp, decode_stamp
 from ._errors import MalformedFrame
 from ._values import Value, canonical, pack, unpack
 from ._vectors import VersionVector, clip, covers, merge, serialise
@@ -55,10 +55,18 @@ class Record:
         """The record of its canonical bytes. Raises MalformedFrame (3001)."""
         try:
             vector, alive, life_row, floor_row, fields, apart = unpack(data)
-            life = Stamp(*life_row)
-            floor = life if floor_row is True else None if floor_row is None else Stamp(*floor_row)
+            if not type(vector) is type(fields) is type(apart) is dict or type(alive) is not bool:
+                raise TypeError("a record's vector, fields and stamps are maps")
+            life = decode_stamp(life_row)
+            floor = (
+                life
+                if floor_row is True
+                else None
+                if floor_row is None
+                else decode_stamp(floor_row)
+            )
             stamps = (
-                {name: Stamp(*apart[name]) if name in apart else life for name in fields}
+                {name: decode_stamp(apart[name]) if name in apart else life for name in fields}
                 if apart
                 else dict.fromkeys(fields, life)
             )
@@ -79,7 +87,8 @@ class Lost(NamedTuple):
     """A value that lost, unseen by its winner.
 
     ``field`` is ``LIFE`` when life lost against death or the reverse. ``value`` is then all the
-    fields that would show (life lost), or None (a deletion lost).
+    fields that would show (life lost), or None (a deletion lost); ``loser`` is the newest of the
+    stamps that the winner had not seen.
     """
 
     field: str
@@ -129,11 +138,23 @@ def resolve_conflicts(local: Record, remote: Record) -> Resolution:
                 continue
             lost.append(Lost(name, loser[0], loser[1], winner))
     first, second = sorted((local, remote), key=lambda record: record.life)
-    if first.alive != second.alive and second.vector.get(first.life.client, 0) < first.life.n:
-        lost.append(Lost(LIFE, first.visible, first.life, second.life))
+    if first.alive != second.alive:
+        known = second.vector
+        unseen = [at for at in losing_stamps(first) if known.get(at.client, 0) < at.n]
+        if unseen:
+            lost.append(Lost(LIFE, first.visible, max(unseen), second.life))
     vector = merge(local.vector, remote.vector)
     joined = Record(fields, stamps, floor, second.alive, second.life, vector)
     return Resolution(joined, True, tuple(lost))
+
+
+def losing_stamps(record: Record) -> tuple[Stamp, ...]:
+    """The stamps of what is lost when the record's life turns.
+
+    A deletion takes along every edit that shows, not only the newest; whoever deletes may have seen
+    that one and not an older one that another author wrote. A deletion that loses is one stamp.
+    """
+    return (record.life, *record.stamps.values()) if record.alive else (record.life,)
 
 
 _Candidate = tuple[Value, Stamp, VersionVector]

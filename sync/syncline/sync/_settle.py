@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ._changes import Delete, Dot, Patch, Put, RecordChange, Stamp
+from ._changes import Delete, Dot, Patch, Put, RecordChange, Stamp, decode_stamp
 from ._errors import MalformedFrame, StaleStamp, UnknownRecord
 from ._names import HEADER_COLLECTION
-from ._records import LIFE, Lost, Record, join_dot
+from ._records import LIFE, Lost, Record, join_dot, losing_stamps
 from ._values import Value, same
 from ._vectors import VersionVector, covers, serialise
 
@@ -53,7 +53,7 @@ class Effect:
     def encode(self) -> list[Any]:
         """Plain data for the entry."""
         return [
-            self.outcome,
+            int(self.outcome),
             dict(sorted(self.sets.items())),
             list(self.drops),
             self.floor,
@@ -69,14 +69,20 @@ class Effect:
             return None
         try:
             outcome, sets, drops, floor, alive, vector, lost = row
+            if not type(sets) is type(vector) is dict or not type(drops) is type(lost) is list:
+                raise TypeError("an effect's sets and vector are maps, drops and lost are lists")
+            if type(outcome) is not int or type(floor) is not bool:
+                raise TypeError("an effect's outcome is an integer, its floor a bool")
+            if alive is not None and type(alive) is not bool:
+                raise TypeError("an effect's life is a bool or nil")
             return Effect(
                 Outcome(outcome),
-                dict(sets),
+                sets,
                 tuple(drops),
-                bool(floor),
-                None if alive is None else bool(alive),
-                dict(vector),
-                tuple(Lost(f, v, Stamp(*loser), Stamp(*winner)) for f, v, loser, winner in lost),
+                floor,
+                alive,
+                vector,
+                tuple(Lost(f, v, decode_stamp(a), decode_stamp(b)) for f, v, a, b in lost),
             )
         except (TypeError, ValueError) as error:
             raise MalformedFrame("an entry's effect has the wrong shape") from error
@@ -231,11 +237,13 @@ def _concurrent(record: Record, change: RecordChange, stamp: Stamp, held: Versio
 
     alive = type(change) is not Delete
     takes = stamp > record.life
-    if alive != record.alive and not seen(record.life):
-        if takes:
-            others_lost.append(Lost(LIFE, record.visible, record.life, stamp))
-        else:
+    if alive != record.alive:
+        if not takes:
             mine_lost.append(Lost(LIFE, dict(named) if alive else None, stamp, record.life))
+        else:
+            unseen = [at for at in losing_stamps(record) if not seen(at)]
+            if unseen:
+                others_lost.append(Lost(LIFE, record.visible, max(unseen), stamp))
 
     outcome = Outcome.LOST if mine_lost else Outcome.WON if others_lost else Outcome.MERGED
     vector = join_dot(record.vector, context, Dot(stamp.client, stamp.n), held)

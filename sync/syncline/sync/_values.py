@@ -75,8 +75,8 @@ def _check_inner(value: Any, path: str, depth: int) -> None:
             raise _bad(path, f"has a key of type {type(key).__name__}; keys must be text")
         inner = f"{path}.{key}" if path else key
         _check_text(key, inner, "a key")
-        if len(key) > KEY_BYTES_MAX:
-            raise _bad(path, f"has a key of more than {KEY_BYTES_MAX} characters")
+        if len(key if key.isascii() else key.encode()) > KEY_BYTES_MAX:
+            raise _bad(path, f"has a key of more than {KEY_BYTES_MAX} bytes")
         check_value(item, inner, depth + 1)
 
 
@@ -135,9 +135,10 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return made
 
 
-def unpack(data: bytes, *, array_len_max: int = 1 << 20, map_len_max: int = 1 << 16) -> Any:
+def unpack(data: bytes, *, array_len_max: int = -1, map_len_max: int = -1) -> Any:
     """Decode one MessagePack value from outside. Raises MalformedFrame (3001).
 
+    Without limits, no list or map may claim more items than ``data`` has bytes for.
     Refuses extension types, duplicate keys, keys that are not text and trailing bytes. What the
     decoder itself lets through (timestamps, NaN, integers of 64 unsigned bits, depth) is refused
     by ``check_value`` where values are read, and by the field types where frames are.

@@ -1,0 +1,114 @@
+"""Settling against a model, over generated histories: any authors, clocks, knowledge and order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.sync.settling_model import (
+    RECORDS,
+    STEPS,
+    Log,
+    causal,
+    closed,
+    history,
+    interleaved,
+    settled,
+    unlisted,
+    writes_of,
+)
+
+from syncline.sync import Order as VectorOrder
+from syncline.sync import Record, compare, resolve_conflicts
+
+ORDER = st.lists(st.integers(0, 5), max_size=12)
+PICKS = st.lists(st.integers(0, 11), max_size=4)
+
+
+@given(STEPS, ORDER)
+def test_ST3_the_larger_stamp_wins_in_any_arrival_order(steps: list[Any], order: list[int]) -> None:
+    ops = history(steps)
+    log = Log.of(interleaved(ops, order))
+    for record_id in RECORDS:
+        assert log.records.get(record_id) == settled(writes_of(ops, record_id))
+
+
+@given(STEPS, ORDER)
+def test_ST8_no_value_is_lost_in_silence_in_any_arrival_order(
+    steps: list[Any], order: list[int]
+) -> None:
+    ops = history(steps)
+    for arrival in (interleaved(ops, order), causal(ops, order)):
+        log = Log.of(arrival)
+        for record_id in log.records:
+            assert unlisted(writes_of(ops, record_id), log.lost[record_id]) == []
+
+
+@given(STEPS, ORDER)
+def test_ST7_no_write_loses_to_one_that_its_author_had_seen(
+    steps: list[Any], order: list[int]
+) -> None:
+    ops = history(steps)
+    for arrival in (interleaved(ops, order), causal(ops, order)):
+        log = Log.of(arrival)
+        for record_id, lost in log.lost.items():
+            by_stamp = {write.stamp: write for write in writes_of(ops, record_id)}
+            for one in lost:
+                loser, winner = by_stamp[one.loser], by_stamp[one.winner]
+                assert not loser.saw(winner)
+                assert one.loser < one.winner
+
+
+@given(STEPS, ORDER)
+def test_ST9_what_is_listed_was_unseen_by_its_winner_when_causes_arrive_first(
+    steps: list[Any], order: list[int]
+) -> None:
+    ops = history(steps)
+    log = Log.of(causal(ops, order))
+    for record_id, lost in log.lost.items():
+        by_stamp = {write.stamp: write for write in writes_of(ops, record_id)}
+        for one in lost:
+            assert not by_stamp[one.winner].saw(by_stamp[one.loser])
+
+
+def _states(steps: list[Any], *picks: list[int]) -> list[tuple[Record, ...]]:
+    """Per record the states that replicas with these causally closed parts of a history have."""
+    ops = history(steps)
+    parts = [closed(ops, pick) for pick in picks]
+    found = []
+    for record_id in RECORDS:
+        states = [settled(writes_of(ops, record_id, part)) for part in parts]
+        whole = settled(writes_of(ops, record_id, frozenset().union(*parts)))
+        if whole is not None and None not in states:
+            found.append((*(state for state in states if state is not None), whole))
+    return found
+
+
+@given(STEPS, PICKS, PICKS)
+def test_ST11_joining_two_states_is_settling_the_ops_of_both(
+    steps: list[Any], left: list[int], right: list[int]
+) -> None:
+    for mine, theirs, whole in _states(steps, left, right):
+        one = resolve_conflicts(mine, theirs)
+        other = resolve_conflicts(theirs, mine)
+        assert one.record == whole
+        assert (one.record, one.concurrent, sorted(one.lost, key=repr)) == (
+            other.record,
+            other.concurrent,
+            sorted(other.lost, key=repr),
+        )
+        concurrent = compare(mine.vector, theirs.vector) is VectorOrder.CONCURRENT
+        assert one.concurrent is concurrent
+
+
+@given(STEPS, PICKS, PICKS, PICKS)
+def test_ST11_joining_states_is_associative_and_idempotent(
+    steps: list[Any], a: list[int], b: list[int], c: list[int]
+) -> None:
+    for first, second, third, whole in _states(steps, a, b, c):
+        left = resolve_conflicts(resolve_conflicts(first, second).record, third).record
+        right = resolve_conflicts(first, resolve_conflicts(second, third).record).record
+        assert left == right == whole
+        again = resolve_conflicts(first, first)
+        assert (again.record, again.concurrent, again.lost) == (first, False, ())
