@@ -1,0 +1,137 @@
+"""Playing a session's log again from nothing, and what must come of it.
+
+Each change is settled anew from the bodies and compared with the effects and the outcome that the
+log holds. One thing the log alone does not say: which numbers of *other* clients a server had
+refused by the time it settled an op (those of the author lie below its own number). ``ceiling``
+bounds them, and within the bound the stored effect is taken as witness; what it claims is then
+held against everything after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ._codec import Stamp, Vector, conflict_id
+from ._log import EVENT, RESOLVE, Change, Entry, read_body, read_effects
+from ._settling import State, normal_effect, settle
+
+RecordKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LostValue:
+    """A value that lost, where the log says so."""
+
+    seq: int
+    collection: str
+    record_id: str
+    field: str
+    value: Any
+    loser: Stamp
+    winner: Stamp
+
+    @property
+    def conflict(self) -> str:
+        return conflict_id(self.loser, self.collection, self.record_id, self.field)
+
+    def row(self) -> list[Any]:
+        """The open conflict as the state holds it."""
+        return [
+            self.conflict,
+            self.collection,
+            self.record_id,
+            self.field,
+            self.value,
+            self.loser,
+            self.winner,
+        ]
+
+
+@dataclass
+class Replay:
+    """A session as the log makes it. ``step`` takes the entries in order."""
+
+    ceiling: Callable[[str, int], int]
+    problem: Callable[[str], None]
+    records: dict[RecordKey, State] = field(default_factory=dict)
+    touched: dict[RecordKey, int] = field(default_factory=dict)
+    opened: dict[str, LostValue] = field(default_factory=dict)
+    closed: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    lost_values: list[LostValue] = field(default_factory=list)
+    held: Vector = field(default_factory=dict)
+    concurrent: int = 0
+    smaller: int = 0
+
+    def step(self, entry: Entry, events: int) -> None:
+        """One entry. Raises ValueError when its op cannot be what a server accepted."""
+        changes = read_body(entry.body)
+        if sum(change.kind == EVENT for change in changes) != events:
+            self.problem(f"log row {entry.seq} miscounts its events")
+        edited = [(change.collection, change.id) for change in changes if change.edits]
+        if len(set(edited)) != len(edited):
+            raise ValueError("changes one record twice")
+        stamps, effects = read_effects(entry.effects, len(changes))
+        self.held[entry.client] = max(self.held.get(entry.client, 0), entry.n - 1)
+        outcomes = [
+            self._change(entry, change, (at, entry.client, entry.n), effect)
+            for change, at, effect in zip(changes, stamps, effects, strict=True)
+        ]
+        if max(outcomes) != entry.outcome:
+            self.problem(f"log row {entry.seq} says outcome {entry.outcome}, not {max(outcomes)}")
+        self.held[entry.client] = entry.n
+
+    def _change(self, entry: Entry, change: Change, stamp: Stamp, stored: Any) -> int:
+        if not change.edits:
+            if stored is not None:
+                self.problem(f"log row {entry.seq} has an effect where nothing is settled")
+            if change.kind == RESOLVE:
+                self.closed.setdefault(change.id, []).append((entry.client, entry.n))
+            return 0
+        key = (change.collection, change.id)
+        self._take_witness(change.context, stored)
+        result = settle(self.records.get(key), change, stamp, self.held)
+        if (stored is None) != (result.effect is None) or (
+            stored is not None and normal_effect(stored) != normal_effect(result.effect)
+        ):
+            self.problem(
+                f"log row {entry.seq} has another effect on "
+                f"{change.collection!a}/{change.id!a} than settling it again gives"
+            )
+        self.records[key] = result.state
+        self.touched[key] = entry.seq
+        self.concurrent += result.concurrent
+        self.smaller += result.smaller
+        for name, value, loser, winner in result.effect[6] if result.effect else ():
+            lost = LostValue(entry.seq, change.collection, change.id, name, value, loser, winner)
+            self.lost_values.append(lost)
+            self.opened.setdefault(lost.conflict, lost)
+        return result.outcome
+
+    def _take_witness(self, context: Vector, stored: Any) -> None:
+        """Raise ``held`` to what the stored effect shows, where the ceiling allows it."""
+        claimed: Any = None
+        if stored is not None:
+            claimed = stored[5] if type(stored) is list and len(stored) == 7 else {}
+            if type(claimed) is not dict:
+                raise ValueError("has an effect without a version vector")
+        for client, n in context.items():
+            known = self.held.get(client, 0)
+            if n <= known:
+                continue
+            most = min(n, self.ceiling(client, known))
+            shown = most if claimed is None else claimed.get(client, 0)
+            if type(shown) is int and known < shown <= most:
+                self.held[client] = shown
+
+    def conflict_fits(self, conflict: str, closed: bool, row: Any) -> bool:
+        """Whether a stored conflict is the one that the log makes."""
+        if conflict in self.closed:
+            by = self.closed[conflict]
+            return closed and any(row == [conflict, list(dot)] for dot in by)
+        lost = self.opened.get(conflict)
+        return not closed and lost is not None and normal_effect(row) == normal_effect(lost.row())
+
+    def conflicts(self) -> set[str]:
+        return {*self.opened, *self.closed}
