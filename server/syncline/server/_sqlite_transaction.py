@@ -29,6 +29,20 @@ LOG_COLUMNS = "seq, hash, client, n, events, entry"
 HEAD_BY_ID = "SELECT epoch, seq, hash, genesis, floor, label FROM sessions WHERE id = ?"
 
 
+def insert_ledger(db: sqlite3.Connection, rows: Iterable[LedgerRow]) -> None:
+    """Append to the ledger, within a transaction of the caller's."""
+    last = db.execute("SELECT n, hash, row FROM ledger ORDER BY n DESC LIMIT 1").fetchone()
+    sealings = list(seal(rows, None if last is None else SealedRow(*last)))
+    db.executemany(
+        "INSERT INTO ledger (n, hash, row) VALUES (?, ?, ?)",
+        [sealing.sealed for sealing in sealings],
+    )
+    db.executemany(
+        "INSERT INTO ledger_identities (n, salt, identity) VALUES (?, ?, ?)",
+        [(sealing.sealed.n, sealing.salt, sealing.identity) for sealing in sealings],
+    )
+
+
 class SessionNumbers:
     """The numbers of sessions that exist, kept for the life of a connection; they never change."""
 
@@ -208,16 +222,11 @@ class SqliteTransaction:
         )
 
     def write_ledger(self, rows: Iterable[LedgerRow]) -> None:
-        last = self._one("SELECT n, hash, row FROM ledger ORDER BY n DESC LIMIT 1", ())
-        sealings = list(seal(rows, None if last is None else SealedRow(*last)))
-        self._write(
-            "INSERT INTO ledger (n, hash, row) VALUES (?, ?, ?)",
-            [sealing.sealed for sealing in sealings],
-        )
-        self._write(
-            "INSERT INTO ledger_identities (n, salt, identity) VALUES (?, ?, ?)",
-            [(sealing.sealed.n, sealing.salt, sealing.identity) for sealing in sealings],
-        )
+        self.check()
+        try:
+            insert_ledger(self._db, rows)
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
 
     def _number(self, session: str) -> int | None:
         self.check()
