@@ -1,0 +1,99 @@
+"""The sync server: settles what clients push, keeps the canonical log, sends it to everybody.
+
+``SyncServer`` is the whole of it on a socket; ``ServerEngine`` is the same as a state machine
+without sockets, threads or clocks; stores and the interface they share are beside it.
+"""
+
+from ._auth import ANONYMOUS, Principal, Tokens
+from ._coordinator import (
+    AHEAD_US_MAX,
+    Committed,
+    GroupResult,
+    Lane,
+    PushedOps,
+    SignIn,
+    SyncCoordinator,
+)
+from ._engine import ServerEngine
+from ._ledger import check_ledger
+from ._memory_store import MemoryStore
+from ._peer import (
+    Admitted,
+    Close,
+    Connected,
+    Consumed,
+    Disconnected,
+    Drained,
+    Input,
+    Output,
+    Received,
+    Send,
+    Tick,
+)
+from ._restore import Restored, backup, restore
+from ._server import DEFAULT_HOST, DEFAULT_PORT, SyncServer
+from ._settling import Author
+from ._sqlite_store import SqliteStore
+from ._store import (
+    Head,
+    Identity,
+    LastOp,
+    LedgerRow,
+    LogRow,
+    RecordKey,
+    RecordRow,
+    RefusalRow,
+    SealedRow,
+    SessionRow,
+    SnapshotPart,
+    Store,
+    Transaction,
+)
+
+__all__ = [
+    "AHEAD_US_MAX",
+    "ANONYMOUS",
+    "Admitted",
+    "Author",
+    "Close",
+    "Committed",
+    "Connected",
+    "Consumed",
+    "DEFAULT_HOST",
+    "DEFAULT_PORT",
+    "Disconnected",
+    "Drained",
+    "GroupResult",
+    "Head",
+    "Identity",
+    "Input",
+    "Lane",
+    "LastOp",
+    "LedgerRow",
+    "LogRow",
+    "MemoryStore",
+    "Output",
+    "Principal",
+    "PushedOps",
+    "Received",
+    "RecordKey",
+    "RecordRow",
+    "RefusalRow",
+    "Restored",
+    "SealedRow",
+    "Send",
+    "ServerEngine",
+    "SessionRow",
+    "SignIn",
+    "SnapshotPart",
+    "SqliteStore",
+    "Store",
+    "SyncCoordinator",
+    "SyncServer",
+    "Tick",
+    "Tokens",
+    "Transaction",
+    "backup",
+    "check_ledger",
+    "restore",
+]

@@ -1,0 +1,413 @@
+"""Settling the ops of one session within one transaction.
+
+A ``SessionWork`` reads what it needs under the session's row lock, keeps what the ops of the group
+change in memory, and writes it all at the end, so that a group costs a handful of statements. An
+op changes that overlay wholly or not at all: everything that can fail is done before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from syncline.sync import (
+    HEADER_COLLECTION,
+    HEADER_ID,
+    NO_HASH,
+    OP_BYTES_MAX,
+    AcceptedChange,
+    Busy,
+    Change,
+    ClockAhead,
+    Closed,
+    Conflict,
+    Dot,
+    DotReused,
+    Effect,
+    Entry,
+    Event,
+    Gap,
+    Malformed,
+    Op,
+    OpRefused,
+    Outcome,
+    Record,
+    RecordChange,
+    Refused,
+    Resolve,
+    Settled,
+    Stamp,
+    TooLarge,
+    VoidOp,
+    conflicts_of,
+    encode_effects,
+    events_in,
+    genesis,
+    op_digest,
+    running_hash,
+    settle,
+)
+
+from ._store import (
+    Head,
+    Identity,
+    LastOp,
+    LedgerRow,
+    LogRow,
+    RecordKey,
+    RecordRow,
+    RefusalRow,
+    Transaction,
+)
+
+ENTRY_BYTES_MAX = OP_BYTES_MAX + (32 << 10)
+"""An entry must fit into one frame, or no replica could ever get past it."""
+STATE_BYTES_MAX = OP_BYTES_MAX
+"""The same for a record's state, which concurrent patches make larger than each of them is."""
+REPEAT_BYTES_MAX = 2 * OP_BYTES_MAX
+"""Entries in the answers to one push; small ops that name large entries must not cost more."""
+LABEL_CHARS_MAX = 200
+"""A label in a listing is cut here, so that a page of them fits into a frame."""
+BUSY_RETRY_MS = 1000
+
+_HEADER = RecordKey(HEADER_COLLECTION, HEADER_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who pushes: the client, and the principal it signed in as."""
+
+    client: str
+    principal: str
+
+
+@dataclass(slots=True)
+class _Held:
+    """A record as the group has it so far; ``bytes_bound`` is at least its encoded size."""
+
+    record: Record | None
+    bytes_bound: int
+    seq: int = 0
+
+
+class SessionWork:
+    """One session's share of a group: ``load``, then ``take`` op by op, then ``write``."""
+
+    def __init__(
+        self, tx: Transaction, session: str, store: Identity, now: int, ahead_us_max: int
+    ) -> None:
+        self.session = session
+        self.rows: list[LogRow] = []
+        self.created = False
+        self._tx = tx
+        self._store = store
+        self._now = now
+        self._stamp_max = now + ahead_us_max
+        self._head = tx.head(session)
+        self._last = tx.last_ops(session) if self._head is not None else {}
+        self._vector = {client: last.n for client, last in self._last.items()}
+        known = self._head
+        self.previous_seq = self._seq = known.seq if known is not None else 0
+        self.previous_hash = self._hash = (
+            known.hash
+            if known is not None
+            else genesis(self._store.store_id, self._store.epoch, session)
+        )
+        self._label = known.label if known is not None else ""
+        self._states: dict[RecordKey, bytes] = {}
+        self._held: dict[RecordKey, _Held] = {}
+        self._rows_by_dot: dict[Dot, LogRow] = {}
+        self._refusals: dict[Dot, RefusalRow] = {}
+        self._conflicts: list[Conflict | Closed] = []
+        self._ledger: list[LedgerRow] = []
+        self._advanced: set[str] = set()
+
+    @property
+    def head(self) -> Head | None:
+        """The head as it will be after ``write``."""
+        if self._head is None:
+            return None
+        epoch = self._store.epoch if self.rows else self._head.epoch
+        return replace(self._head, epoch=epoch, seq=self._seq, hash=self._hash, label=self._label)
+
+    def last(self, client: str) -> LastOp:
+        return self._last.get(client) or LastOp(0, NO_HASH)
+
+    def load(self, keys: Iterable[RecordKey]) -> None:
+        """Read the records that ops will touch, all at once."""
+        held, states = self._held, self._states
+        missing = [key for key in keys if key not in held and key not in states]
+        if missing and self._head is not None:
+            states.update(self._tx.records(self.session, missing))
+
+    def take(
+        self, author: Author, op: Op | VoidOp, changes: Sequence[Change] | Exception | None
+    ) -> OpRefused | None:
+        """Settle one op; ``changes`` are those of its body, or why there are none.
+
+        Returns the answer, None for an op that was accepted (its entry is the answer). Raises the
+        refusals that are not final, and whatever is a bug; the overlay is then as it was.
+        """
+        last = self.last(author.client)
+        if op.n <= last.n:
+            return self._repeat(author, op)
+        if op.n > last.n + 1:
+            raise Gap(f"op {last.n + 1} comes next, not {op.n}", expected=last.n + 1)
+        if isinstance(op, VoidOp):
+            self._consume(author, RefusalRow(author.client, op.n, 0, "", {}, None), op.running)
+            return self._answer(op.n, 0)
+        if op.former is not None:
+            answer = self._formerly(author, op, op.former)
+            if answer is not None:
+                return answer
+        try:
+            self._accept(author, op, changes)
+        except Refused as refused:
+            if not refused.final:
+                raise
+            return self.refuse(author, op, refused)
+        return None
+
+    def refuse(self, author: Author, op: Op, refused: Refused) -> OpRefused:
+        """Refuse an op for good: its number is consumed, and a repeat gets the same answer."""
+        digest = op_digest(op.salt, op.body)
+        row = RefusalRow(
+            author.client, op.n, refused.code, refused.reason[:4096], refused.detail, digest
+        )
+        self._consume(author, row, self._running(author, op.n, digest))
+        facts = {"epoch": self._store.epoch, "dot": [author.client, op.n], "code": refused.code}
+        self._ledger.append(self._ledger_row("refusal", author, facts))
+        return self._answer_of(op.n, row)
+
+    def write(self) -> None:
+        """Write the overlay. The transaction is the caller's to commit."""
+        if self._head is None:
+            return
+        tx, session = self._tx, self.session
+        head = self.head
+        assert head is not None
+        if self.rows:
+            tx.append(session, self.rows)
+        touched = [
+            RecordRow(key.collection, key.id, held.seq, held.record.encode())
+            for key, held in self._held.items()
+            if held.seq and held.record is not None
+        ]
+        if touched:
+            tx.put_records(session, touched)
+        if self._conflicts:
+            tx.put_conflicts(session, self._conflicts)
+        if self._refusals:
+            tx.put_refusals(session, self._refusals.values())
+        if self._advanced:
+            tx.set_last_ops(session, {client: self._last[client] for client in self._advanced})
+        if head != self._head:
+            tx.set_head(session, head)
+        if self._ledger:
+            tx.write_ledger(self._ledger)
+
+    # Ops that are not settled: repeats, and what former copies of a replica pushed.
+
+    def _repeat(self, author: Author, op: Op | VoidOp) -> OpRefused | None:
+        if isinstance(op, VoidOp):
+            return None
+        dot = Dot(author.client, op.n)
+        row = self._row_at(dot)
+        if row is not None:
+            entry = Entry.decode(row.entry)
+            if entry.salt == op.salt and entry.body == op.body:
+                return self._answer(op.n, 0, row)
+        else:
+            refusal = self._refusal_at(dot)
+            if refusal is not None and refusal.digest == op_digest(op.salt, op.body):
+                return self._answer_of(op.n, refusal)
+        raise DotReused(f"number {op.n} of {author.client} is another op here", n=op.n)
+
+    def _formerly(self, author: Author, op: Op, former: Dot) -> OpRefused | None:
+        """The answer to an op that was settled under the dot it had before; else None."""
+        digest = op_digest(op.salt, op.body)
+        refusal = self._refusal_at(former)
+        of = refusal.of if refusal is not None and refusal.of is not None else former
+        row = self._row_at(of)
+        if row is not None and Entry.decode(row.entry).salt == op.salt:
+            consumed = RefusalRow(author.client, op.n, 0, "", {}, digest, of)
+        elif refusal is not None and refusal.code and refusal.digest == digest:
+            consumed = replace(refusal, client=author.client, n=op.n)
+        else:
+            return None
+        self._consume(author, consumed, self._running(author, op.n, digest))
+        return self._answer_of(op.n, consumed)
+
+    def _row_at(self, dot: Dot) -> LogRow | None:
+        return self._rows_by_dot.get(dot) or self._tx.entry_at(self.session, dot)
+
+    def _refusal_at(self, dot: Dot) -> RefusalRow | None:
+        return self._refusals.get(dot) or self._tx.refusal_at(self.session, dot)
+
+    def _answer_of(self, n: int, row: RefusalRow) -> OpRefused:
+        if row.of is not None:
+            return self._answer(n, 0, self._row_at(row.of))
+        return OpRefused(
+            session=self.session,
+            n=n,
+            code=row.code,
+            reason=row.reason,
+            detail=dict(row.detail),
+            final=True,
+        )
+
+    def _answer(self, n: int, code: int, row: LogRow | None = None) -> OpRefused:
+        entry, hash_ = (None, None) if row is None else (row.entry, row.hash)
+        return OpRefused(session=self.session, n=n, code=code, final=True, entry=entry, hash=hash_)
+
+    # Ops that are settled.
+
+    def _accept(self, author: Author, op: Op, changes: Sequence[Change] | Exception | None) -> None:
+        if changes is None or isinstance(changes, Exception):
+            raise changes or AssertionError("an op came without its changes")
+        if len(op.stamps) != len(changes):
+            raise Malformed(f"{len(op.stamps)} stamps for {len(changes)} changes")
+        client, n = author.client, op.n
+        outcome = Outcome.APPLIED
+        effects: list[Effect | None] = []
+        settled: list[tuple[RecordKey, Settled, int]] = []
+        plain = True
+        for change, at in zip(changes, op.stamps, strict=True):
+            if isinstance(change, RecordChange):
+                key = RecordKey(change.collection, change.id)
+                held = self._record(key)
+                record = held.record
+                if at > self._stamp_max and (record is None or at > record.life.updated_at + 1):
+                    raise self._ahead(at)
+                one = settle(record, change, Stamp(at, client, n), self._vector)
+                bound = held.bytes_bound + len(op.body)
+                if bound > STATE_BYTES_MAX:
+                    bound = self._measured(key, one.record)
+                settled.append((key, one, bound))
+                effects.append(one.effect)
+                if one.outcome > outcome:
+                    outcome = one.outcome
+                plain = plain and one.effect is None
+            else:
+                # A resolve's stamp decides nothing, so no clock can make it wrong.
+                if at > self._stamp_max and type(change) is Event:
+                    raise self._ahead(at)
+                effects.append(None)
+                plain = plain and type(change) is not Resolve
+        seq = self._seq + 1
+        entry = Entry(
+            self._store.epoch,
+            seq,
+            client,
+            n,
+            outcome,
+            self._now,
+            op.salt,
+            encode_effects(op.stamps, effects),
+            op.body,
+        )
+        data = entry.encode()
+        if len(data) > ENTRY_BYTES_MAX:
+            raise TooLarge(
+                f"the op and what it meets have {len(data)} bytes, the most is {ENTRY_BYTES_MAX}",
+                bytes=len(data),
+                bytes_max=ENTRY_BYTES_MAX,
+            )
+        hash_ = entry.hash(self._hash)
+        running = self._running(author, n, op_digest(op.salt, op.body))
+        row = LogRow(seq, hash_, client, n, events_in(changes), data)
+        conflicts: list[Conflict | Closed] = []
+        if not plain:
+            for change, at, effect in zip(changes, op.stamps, effects, strict=True):
+                conflicts += conflicts_of(AcceptedChange(change, Stamp(at, client, n), effect))
+
+        # Nothing below can fail but for the store, which rolls the whole group back.
+        self._exist()
+        self._seq, self._hash = seq, hash_
+        self.rows.append(row)
+        self._rows_by_dot[Dot(client, n)] = row
+        self._advance(client, LastOp(n, running))
+        for key, one, bound in settled:
+            self._held[key] = _Held(one.record, bound, seq)
+            if key == _HEADER:
+                self._label = _label_of(one.record)
+        if conflicts:
+            self._conflicts += conflicts
+            self._record_lost(author, seq, n, conflicts)
+
+    def _record(self, key: RecordKey) -> _Held:
+        held = self._held.get(key)
+        if held is None:
+            state = self._states.get(key)
+            record = None if state is None else Record.decode(state)
+            held = self._held[key] = _Held(record, 0 if state is None else len(state))
+        return held
+
+    @staticmethod
+    def _measured(key: RecordKey, record: Record) -> int:
+        size = len(record.encode())
+        if size > STATE_BYTES_MAX:
+            raise TooLarge(
+                f"the record {key.collection}/{key.id} would have {size} bytes, "
+                f"the most is {STATE_BYTES_MAX}",
+                bytes=size,
+                bytes_max=STATE_BYTES_MAX,
+            )
+        return size
+
+    def _ahead(self, at: int) -> ClockAhead:
+        return ClockAhead(
+            f"the stamp is {(at - self._now) // 1_000_000} s ahead of the server's clock",
+            server_clock=self._now,
+        )
+
+    def _record_lost(
+        self, author: Author, seq: int, n: int, conflicts: Iterable[Conflict | Closed]
+    ) -> None:
+        for lost in conflicts:
+            if isinstance(lost, Conflict):
+                facts = {
+                    "epoch": self._store.epoch,
+                    "seq": seq,
+                    "dot": [author.client, n],
+                    "collection": lost.collection,
+                    "id": lost.record_id,
+                    "field": lost.field,
+                    "winner": list(lost.winner),
+                    "loser": list(lost.loser),
+                }
+                self._ledger.append(self._ledger_row("lost", author, facts))
+
+    def _ledger_row(self, kind: str, author: Author, facts: dict[str, object]) -> LedgerRow:
+        identity = {"principal": author.principal, "client": author.client}
+        return LedgerRow(kind, self._now, self.session, facts, identity)
+
+    # Numbers.
+
+    def _exist(self) -> None:
+        if self._head is None:
+            self._head = self._tx.create(self.session, self._hash, self._now)
+            self.created = True
+
+    def _running(self, author: Author, n: int, digest: bytes) -> bytes:
+        return running_hash(self.last(author.client).running, n, digest)
+
+    def _consume(self, author: Author, row: RefusalRow, running: bytes) -> None:
+        self._exist()
+        self._refusals[Dot(row.client, row.n)] = row
+        self._advance(author.client, LastOp(row.n, running))
+
+    def _advance(self, client: str, last: LastOp) -> None:
+        self._last[client] = last
+        self._vector[client] = last.n
+        self._advanced.add(client)
+
+
+def busy(reason: str) -> Busy:
+    """The refusal of what may go better in a while."""
+    return Busy(reason, retry_after_ms=BUSY_RETRY_MS)
+
+
+def _label_of(header: Record) -> str:
+    label = header.fields.get("label")
+    return label[:LABEL_CHARS_MAX] if isinstance(label, str) else ""
