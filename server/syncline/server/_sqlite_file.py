@@ -142,9 +142,9 @@ def open_file(path: Path, *, initialise: bool) -> sqlite3.Connection:
                 f"{path}: this file system has no shared memory, which write-ahead logs need",
                 path=str(path),
             )
-        # A file that this user may only read opens all the same, and would fail at the first group.
-        db.execute("BEGIN IMMEDIATE")
-        db.execute("ROLLBACK")
+        # A file that this user may only read opens all the same (even BEGIN IMMEDIATE works), and
+        # would fail at the first group; this changes no row.
+        db.execute("UPDATE store SET value = '' WHERE key = ''")
     except BaseException as error:
         db.close()
         if isinstance(error, sqlite3.Error):
@@ -221,6 +221,8 @@ def _initialise(db: sqlite3.Connection) -> None:
 
 def opening_error(error: sqlite3.Error, path: Path) -> Exception:
     """What an error of SQLite means while a file is being opened."""
+    if not path.exists():
+        return NotAReplica(f"there is no file {path}", path=str(path))
     if _primary_code(error) == sqlite3.SQLITE_NOTADB and not _has_magic(path):
         return NotAReplica(f"{path} is not a Syncline server's file", path=str(path))
     return local_error(error, path)
