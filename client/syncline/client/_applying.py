@@ -1,0 +1,368 @@
+"""What the log says, applied: entries, refusals, and the cursor, in one transaction.
+
+The caller holds the transaction. Entries change the base; the outbox row of an own op goes in the
+same transaction as its entry and the cursor, so there is no moment at which an op is in neither or
+in both. A page that does not fit the cursor and the chain is not applied at all.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from syncline.sync import (
+    HEADER_COLLECTION,
+    Closed,
+    Conflict,
+    Diverged,
+    Dot,
+    Entry,
+    MalformedFrame,
+    Outcome,
+    Record,
+    RecordChange,
+    ReplicaCloned,
+    Value,
+    conflicts_of,
+    events_in,
+    fold,
+    pack,
+    same,
+)
+
+from ._predict import Key, ops_touching, predict
+from ._rows import (
+    DROP_RECORD,
+    Pending,
+    RecordState,
+    SessionState,
+    drop_pending,
+    lowest_pending,
+    pending_op,
+    put_record_statement,
+    record_state,
+    settle_number,
+)
+
+
+@dataclass(slots=True)
+class Applied:
+    """What a page or a refusal did, for watchers and reports."""
+
+    remote: set[Key] = field(default_factory=set)
+    events: int = 0
+    settled: list[tuple[int, Outcome]] = field(default_factory=list)
+    conflicts: list[Conflict | Closed] = field(default_factory=list)
+    entries: int = 0
+    fields: set[tuple[str, str]] = field(default_factory=set)
+
+
+class _Page:
+    """The records that a page touches, read once and written once."""
+
+    def __init__(self, db: sqlite3.Connection, gen: int) -> None:
+        self._db = db
+        self._gen = gen
+        self.rows: dict[Key, RecordState] = {}
+        self._before: dict[Key, Record | None] = {}
+        self.stale: set[Key] = set()
+
+    def row(self, key: Key) -> RecordState:
+        row = self.rows.get(key)
+        if row is None:
+            row = self.rows[key] = record_state(self._db, self._gen, *key)
+            self._before[key] = row.visible
+        return row
+
+    def shows_anew(self) -> set[Key]:
+        """The records that a reader now sees otherwise than before."""
+        return {
+            key
+            for key, row in self.rows.items()
+            if not same(_fields(self._before[key]), _fields(row.visible))
+        }
+
+    def write(self) -> None:
+        puts: list[tuple[Any, ...]] = []
+        put = ""
+        for key, row in self.rows.items():
+            statement, values = put_record_statement(self._gen, *key, row)
+            if statement == DROP_RECORD:
+                self._db.execute(statement, values)
+            else:
+                put = statement
+                puts.append(values)
+        if puts:
+            self._db.executemany(put, puts)
+
+
+def _fields(record: Record | None) -> Value:
+    return None if record is None else record.visible
+
+
+def apply_entries(
+    db: sqlite3.Connection,
+    session: SessionState,
+    client: str,
+    seq: int,
+    previous: bytes,
+    data: Sequence[bytes],
+) -> Applied:
+    """Fold a page of entries into the session (or into its bootstrap, while one is under way).
+
+    Entries at or below the cursor are skipped. Raises Diverged (3015) when the page does not
+    continue the chain at the cursor, ReplicaCloned (3016) for an entry under this client's id that
+    it did not write, and MalformedFrame (3001) for bytes that are no entries.
+    """
+    boot = session.boot
+    at_seq, at_hash = (
+        (boot.cursor[1], boot.cursor[2])
+        if boot is not None and boot.cursor is not None
+        else (session.seq, session.hash)
+    )
+    entries = [Entry.decode(item) for item in data]
+    for offset, entry in enumerate(entries):
+        if entry.seq != seq + offset:
+            raise MalformedFrame(f"a page has entry {entry.seq} in the place of {seq + offset}")
+    fresh = [(e, d) for e, d in zip(entries, data, strict=True) if e.seq > at_seq]
+    applied = Applied()
+    if not fresh:
+        return applied
+    if seq == at_seq + 1 and at_hash is not None and previous != at_hash:
+        raise Diverged(f"entry {seq} does not continue the chain at {at_seq}", seq=at_seq)
+    if seq > at_seq + 1:
+        raise MalformedFrame(f"a page begins at {seq}, the cursor is at {at_seq}")
+    chain = previous
+    for entry in entries[: len(entries) - len(fresh)]:
+        chain = entry.hash(chain)
+    if session.hash is None and boot is None:
+        session.floor_hash = chain
+
+    page = _Page(db, session.gen if boot is None else boot.gen)
+    rows: list[tuple[Any, ...]] = []
+    for entry, item in fresh:
+        chain = entry.hash(chain)
+        own = _settle_own(db, session, client, entry, applied)
+        events = _fold_entry(page, entry, applied, own)
+        salt, n, running = (None, None, None) if own is None else (own.salt, own.n, own.running)
+        rows.append((session.key, entry.seq, chain, events, item, salt, n, running))
+        if entry.n > session.vector.get(entry.client, 0):
+            session.vector[entry.client] = entry.n
+    db.executemany(
+        "INSERT OR REPLACE INTO syncline_entries (session, seq, hash, events, entry, salt, n,"
+        " running) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
+    )
+    last = fresh[-1][0]
+    if boot is None:
+        refresh(db, session, client, page)
+        applied.remote = page.shows_anew()
+        page.write()
+        session.epoch, session.seq, session.hash = last.epoch, last.seq, chain
+    else:
+        for row in page.rows.values():
+            row.base, row.has_base = None, False
+        page.write()
+        boot.cursor = (last.epoch, last.seq, chain)
+    put_conflicts(db, session.gen if boot is None else boot.gen, applied.conflicts)
+    applied.entries = len(fresh)
+    return applied
+
+
+def _settle_own(
+    db: sqlite3.Connection, session: SessionState, client: str, entry: Entry, applied: Applied
+) -> Pending | None:
+    """Take an own op out of the outbox and return it; None for a foreign entry.
+
+    While a bootstrap is under way the op stays where it is: what shows still needs it.
+    """
+    if entry.client != client:
+        return None
+    op = pending_op(db, session.key, entry.n)
+    if op is None and session.boot is not None:
+        return None
+    if op is None or op.salt != entry.salt:
+        raise ReplicaCloned(
+            f"the log has an op {entry.n} of this client that this replica did not write"
+        )
+    if session.boot is None:
+        drop_pending(db, session.key, op.n)
+        settle_number(session, op.n, op.running)
+        applied.settled.append((op.n, entry.outcome))
+    return op
+
+
+def _fold_entry(page: _Page, entry: Entry, applied: Applied, own: Pending | None) -> int:
+    accepted = entry.read()
+    as_written = own is not None and own.stamps == tuple(a.stamp.updated_at for a in accepted)
+    for item in accepted:
+        applied.conflicts.extend(conflicts_of(item))
+        change = item.change
+        if not isinstance(change, RecordChange):
+            continue
+        key = (change.collection, change.id)
+        row = page.row(key)
+        if entry.seq <= row.seq:
+            continue  # A bootstrap's page had it already.
+        base = fold(row.canonical, change, item.stamp, item.effect)
+        if not row.has_base:
+            row.visible = base
+        else:
+            row.base = base
+            # An own op that applied as it was written moves from the outbox into the base, and
+            # what shows stays as it is. Anything else is predicted again.
+            if not as_written or item.effect is not None:
+                page.stale.add(key)
+        row.seq = entry.seq
+        if change.collection != HEADER_COLLECTION:
+            applied.fields.update((change.collection, name) for name in base.fields)
+    events = events_in([item.change for item in accepted])
+    applied.events += events
+    return events
+
+
+def refresh(db: sqlite3.Connection, session: SessionState, client: str, page: _Page) -> None:
+    """Bring what shows up to date: predict where the base moved, drop bases nobody needs."""
+    lowest = lowest_pending(db, session)
+    again: set[Key] = set()
+    for key, row in page.rows.items():
+        if not row.has_base:
+            continue
+        shown = row.visible
+        if shown is None or shown.vector.get(client, 0) >= lowest:
+            if key in page.stale or shown is None:
+                again.add(key)
+        else:
+            row.visible, row.base, row.has_base = row.base, None, False
+    if not again:
+        return
+    bases = {key: page.rows[key].canonical for key in again}
+    ops = ops_touching(db, session, again)
+    for key, record in predict(ops, bases, client, session.vector).items():
+        row = page.rows[key]
+        row.visible = record
+        if record is row.base:
+            row.base, row.has_base = None, False
+
+
+def repredict(
+    db: sqlite3.Connection, session: SessionState, client: str, keys: Iterable[Key]
+) -> None:
+    """Predict these records afresh (after a refusal, a new stamp, a new number)."""
+    page = _Page(db, session.gen)
+    bases = {key: page.row(key).canonical for key in keys}
+    if not bases:
+        return
+    ops = ops_touching(db, session, set(bases))
+    for key, record in predict(ops, bases, client, session.vector).items():
+        row = page.rows[key]
+        base = row.canonical
+        row.visible = record
+        row.has_base = record is not base
+        row.base = base if row.has_base else None
+    page.write()
+
+
+def apply_refusal(
+    db: sqlite3.Connection,
+    session: SessionState,
+    client: str,
+    op: Pending,
+    *,
+    code: int,
+    reason: str,
+    detail: dict[str, Any],
+    now: int,
+) -> set[Key]:
+    """Move a finally refused op from the outbox to the refused table; the records it touched."""
+    assert op.salt is not None and op.body is not None
+    keys = _retire(db, session, op, seq=None)
+    db.execute(
+        "INSERT OR REPLACE INTO syncline_refused (salt, session, client, n, code, reason, detail,"
+        " stamps, body, refused_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            op.salt,
+            session.key,
+            client,
+            op.n,
+            code,
+            reason,
+            pack(detail),
+            pack(op.stamps),
+            op.body,
+            now,
+        ),
+    )
+    repredict(db, session, client, keys)
+    return keys
+
+
+def apply_repeat(
+    db: sqlite3.Connection,
+    session: SessionState,
+    client: str,
+    op: Pending,
+    entry: Entry,
+    hash_: bytes,
+) -> None:
+    """Retire an op that the log holds already, at ``entry`` (at or below the cursor)."""
+    own_dot = entry.dot == Dot(client, op.n)
+    # Below a bootstrap the entry may not be held yet: the receipt needs it.
+    events = events_in([accepted.change for accepted in entry.read()])
+    db.execute(
+        "INSERT OR IGNORE INTO syncline_entries (session, seq, hash, events, entry)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (session.key, entry.seq, hash_, events, entry.encode()),
+    )
+    if own_dot:
+        drop_pending(db, session.key, op.n)
+        settle_number(session, op.n, op.running)
+        keys = {(c.collection, c.id) for c in op.changes if isinstance(c, RecordChange)}
+    else:
+        keys = _retire(db, session, op, seq=entry.seq)
+    db.execute(
+        "UPDATE syncline_entries SET salt=?, n=?, running=? WHERE session=? AND seq=?",
+        (
+            op.salt,
+            op.n if own_dot else None,
+            op.running if own_dot else None,
+            session.key,
+            entry.seq,
+        ),
+    )
+    repredict(db, session, client, keys)
+
+
+def retire_void(db: sqlite3.Connection, session: SessionState, op: Pending) -> None:
+    """A void number is consumed again on the server."""
+    _retire(db, session, op, seq=None)
+
+
+def _retire(
+    db: sqlite3.Connection, session: SessionState, op: Pending, *, seq: int | None
+) -> set[Key]:
+    """Take an op out of the outbox whose number was consumed without an entry of its own."""
+    drop_pending(db, session.key, op.n)
+    settle_number(session, op.n, op.running)
+    db.execute(
+        "INSERT OR REPLACE INTO syncline_consumed (session, n, running, salt, seq)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (session.key, op.n, op.running, op.salt, seq),
+    )
+    db.execute(
+        "UPDATE syncline_conflicts SET closing_n=NULL WHERE gen=? AND closing_n=?",
+        (session.gen, op.n),
+    )
+    return {(c.collection, c.id) for c in op.changes if isinstance(c, RecordChange)}
+
+
+def put_conflicts(db: sqlite3.Connection, gen: int, rows: Iterable[Conflict | Closed]) -> None:
+    """Closed wins over open, whichever came first."""
+    db.executemany(
+        "INSERT INTO syncline_conflicts (gen, id, closed, conflict) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (gen, id) DO UPDATE SET closed=1, conflict=excluded.conflict,"
+        " closing_n=NULL WHERE excluded.closed AND NOT closed",
+        [(gen, row.id, isinstance(row, Closed), row.encode()) for row in rows],
+    )

@@ -1,0 +1,176 @@
+"""A bootstrap on the replica's side: pages into a generation of their own, shown at once.
+
+Pages are read on the server at different moments, each row with the seq that touched it last; the
+entries since the first page are folded on top, skipping rows that have them already. When the head
+of the last page is reached, one update of the session's row shows it all, the own ops that the
+snapshot holds leave the outbox, and the rest is settled on top. Until then nothing of it shows, and
+a break at any point costs no page twice: the progress is a column of the session's row.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from syncline.sync import (
+    HEADER_COLLECTION,
+    Conflict,
+    Entry,
+    MalformedFrame,
+    Record,
+    Resolve,
+    SnapshotPage,
+    decode_conflict,
+    events_in,
+    merge,
+)
+
+from ._applying import Applied, put_conflicts, repredict
+from ._predict import Key, changes_on
+from ._rows import (
+    PUT_RECORD,
+    Boot,
+    SessionState,
+    drop_pending,
+    next_gen,
+    pending_op,
+    pending_ops,
+    settle_number,
+)
+
+
+def begin(db: sqlite3.Connection, session: SessionState, *, healing: bool = False) -> None:
+    """Start a bootstrap, or go on with the one under way."""
+    if session.boot is None:
+        session.boot = Boot(next_gen(db), healing=healing)
+
+
+def drop(db: sqlite3.Connection, session: SessionState) -> None:
+    """Give up a bootstrap whose server changed under it; the next one starts afresh."""
+    if session.boot is None:
+        return
+    _forget_gen(db, session.boot.gen)
+    session.boot = Boot(next_gen(db), healing=session.boot.healing)
+
+
+def apply_page(
+    db: sqlite3.Connection, session: SessionState, client: str, page: SnapshotPage
+) -> Applied:
+    """Take in one page. Raises MalformedFrame (3001) for rows that are none."""
+    boot = session.boot
+    assert boot is not None and boot.after is not None, "a page was asked for"
+    applied = Applied()
+    rows = []
+    for collection, id_, seq, state in page.rows:
+        record = Record.decode(state)
+        rows.append((boot.gen, collection, id_, record.alive, seq, state, None))
+        if collection != HEADER_COLLECTION:
+            applied.fields.update((collection, name) for name in record.fields)
+    db.executemany(PUT_RECORD, rows)
+    put_conflicts(db, boot.gen, (decode_conflict(item) for item in page.conflicts))
+    for hash_, item in page.entries:
+        _keep_entry(db, session, client, hash_, item)
+    head = (page.epoch, page.seq, page.hash)
+    if boot.begin is None:
+        boot.begin = boot.cursor = head
+    assert boot.cursor is not None
+    if page.seq < boot.cursor[1]:
+        raise MalformedFrame("a bootstrap's head went back")
+    boot.target = head
+    boot.after = page.after
+    if page.after is None:
+        if page.vector is None:
+            raise MalformedFrame("the last page of a bootstrap lacks the session's vector")
+        boot.vector = dict(page.vector)
+    return applied
+
+
+def _keep_entry(
+    db: sqlite3.Connection, session: SessionState, client: str, hash_: bytes, item: bytes
+) -> None:
+    """Entries with events, and those of own pending ops, are kept whole, holes between them."""
+    entry = Entry.decode(item)
+    op = pending_op(db, session.key, entry.n) if entry.client == client else None
+    own = op is not None and op.salt == entry.salt
+    events = events_in([accepted.change for accepted in entry.read()])
+    db.execute(
+        "INSERT OR REPLACE INTO syncline_entries (session, seq, hash, events, entry, salt, n,"
+        " running) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            session.key,
+            entry.seq,
+            hash_,
+            events,
+            item,
+            op.salt if own and op else None,
+            op.n if own and op else None,
+            op.running if own and op else None,
+        ),
+    )
+
+
+def is_complete(session: SessionState) -> bool:
+    """Whether all pages are here and the entries since have reached the last page's head."""
+    boot = session.boot
+    return (
+        boot is not None
+        and boot.after is None
+        and boot.cursor is not None
+        and boot.target is not None
+        and boot.cursor[1] >= boot.target[1]
+    )
+
+
+def show(db: sqlite3.Connection, session: SessionState, client: str) -> None:
+    """Swap the new generation in: cursor, vector, outbox and what shows, all together."""
+    boot = session.boot
+    assert is_complete(session) and boot is not None
+    assert boot.begin is not None and boot.cursor is not None
+    old = session.gen
+    session.gen, session.boot = boot.gen, None
+    session.epoch, session.seq, session.hash = boot.cursor
+    session.floor, session.floor_hash = boot.begin[1], boot.begin[2]
+    session.vector = merge(boot.vector, session.vector) if not boot.healing else boot.vector
+    _settle_held(db, session)
+    _forget_gen(db, old)
+    touched: set[Key] = set()
+    for op in pending_ops(db, session.key):
+        touched.update((change.collection, change.id) for change, _ in changes_on(op))
+    repredict(db, session, client, touched)
+    _mark_closing(db, session)
+
+
+def _settle_held(db: sqlite3.Connection, session: SessionState) -> None:
+    """Own ops whose entries came along leave the outbox as settled."""
+    held = db.execute(
+        "SELECT o.n, o.running FROM syncline_outbox o JOIN syncline_entries e ON e.salt = o.salt"
+        " WHERE o.session=? AND e.session=? ORDER BY o.n",
+        (session.key, session.key),
+    ).fetchall()
+    for n, running in held:
+        drop_pending(db, session.key, n)
+        settle_number(session, n, running)
+
+
+def _mark_closing(db: sqlite3.Connection, session: SessionState) -> None:
+    for op in pending_ops(db, session.key):
+        for change in op.changes:
+            if isinstance(change, Resolve):
+                db.execute(
+                    "UPDATE syncline_conflicts SET closing_n=? WHERE gen=? AND id=? AND closed=0",
+                    (op.n, session.gen, change.conflict_id),
+                )
+
+
+def _forget_gen(db: sqlite3.Connection, gen: int) -> None:
+    db.execute("DELETE FROM syncline_records WHERE gen=?", (gen,))
+    db.execute("DELETE FROM syncline_conflicts WHERE gen=?", (gen,))
+
+
+def open_conflicts(db: sqlite3.Connection, gen: int) -> list[Conflict]:
+    """The conflicts of a generation that nobody has closed, nor is about to here."""
+    rows = db.execute(
+        "SELECT conflict FROM syncline_conflicts WHERE gen=? AND closed=0 AND closing_n IS NULL"
+        " ORDER BY id",
+        (gen,),
+    )
+    return [c for (data,) in rows if isinstance(c := decode_conflict(data), Conflict)]

@@ -1,0 +1,640 @@
+"""The replica's core: every state change of the file, each as one transaction.
+
+``Replica`` and ``Session`` write through it, the engine tells it what the log says, and receipts
+and status read from it. What relies on the sync lease checks it again inside its transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from syncline.sync import (
+    HEADER_COLLECTION,
+    DiskFull,
+    Entry,
+    Op,
+    Record,
+    ReplicaCloned,
+    SnapshotPage,
+    VoidOp,
+    encode_op,
+    pack,
+    unpack,
+)
+
+from . import _bootstrap, _healing
+from ._applying import Applied, apply_entries, apply_refusal, apply_repeat, retire_void
+from ._database import CommitUnknown, Database
+from ._receipt import ReceiptState
+from ._rows import (
+    Boot,
+    SessionState,
+    add_session,
+    last_own,
+    lowest_pending,
+    meta,
+    notice,
+    pending_op,
+    pending_ops,
+    running_at,
+    session_row,
+    session_rows,
+    set_meta,
+)
+from ._views import note_fields
+from ._watch import Notification, Watchers
+from ._writing import OpWriter, write_head
+
+LEASE_US = 10_000_000
+"""A holder that was killed or stopped is believed to hold the lease for this long."""
+CLOCK_STEP_US = 5_000
+"""A measured offset is kept when it moved by more; below, it is the network's noise."""
+AHEAD_US_MAX = 60_000_000
+
+
+class LeaseLost(Exception):
+    """Another process has taken the lease: whatever this one was about to do, it must not."""
+
+
+class Core:
+    """One process's replica."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], int],
+        random_bytes: Callable[[int], bytes],
+        new_client_id: Callable[[], str],
+        outbox_ops_max: int,
+    ) -> None:
+        self.database = database
+        self.clock = clock
+        self.random_bytes = random_bytes
+        self._new_client_id = new_client_id
+        self._outbox_ops_max = outbox_ops_max
+        self.watchers = Watchers()
+        self.changed = threading.Condition()
+        self.on_local_write: Callable[[str], None] | None = None
+        self._fields: set[tuple[str, str]] = set()
+        self._writers: dict[str, OpWriter] = {}
+        self._holder = self.random_bytes(8).hex()
+        self._batched: list[bytes] = []
+
+    # Making and opening.
+
+    def make(self, client_id: str | None) -> None:
+        """Give a fresh file its identity; check that an old one has the id asked for."""
+        with self.database.transaction() as db:
+            there = meta(db, "client")
+            if there is None:
+                set_meta(db, "client", client_id or self._new_client_id())
+                set_meta(db, "former", pack([]))
+                set_meta(db, "incarnation", 0)
+                set_meta(db, "offset_us", 0)
+                set_meta(db, "connected", 0)
+            self._fields = set(db.execute("SELECT collection, field FROM syncline_fields"))
+
+    def client(self) -> str:
+        with self.database.reading() as db:
+            return str(meta(db, "client"))
+
+    # Local writes.
+
+    @property
+    def now(self) -> int:
+        """The local clock plus the measured offset, in microseconds since the Unix epoch."""
+        with self.database.reading() as db:
+            return self.clock() + int(meta(db, "offset_us", 0))
+
+    @contextlib.contextmanager
+    def op(self, session: str) -> Iterator[OpWriter]:
+        """One op: leaving the block stores it, an exception stores nothing."""
+        with self.database.lock:
+            outer = self._writers.get(session)
+            if outer is not None:
+                yield outer
+                return
+            with self._stored() as db:
+                writer = self._writers[session] = self._new_writer(db, session)
+                try:
+                    yield writer
+                finally:
+                    del self._writers[session]
+                if not writer.empty:
+                    self._store(db, writer)
+
+    def _new_writer(self, db: sqlite3.Connection, session: str) -> OpWriter:
+        known = dict(
+            db.execute(
+                "SELECT key, value FROM syncline_meta WHERE key IN ('client','former','offset_us')"
+            ).fetchall()
+        )
+        return OpWriter(
+            db,
+            write_head(db, session),
+            client=known["client"],
+            former=tuple(unpack(known["former"])),
+            salt=self.random_bytes(16),
+            now=self.clock() + known["offset_us"],
+            outbox_ops_max=self._outbox_ops_max,
+        )
+
+    def _store(self, db: sqlite3.Connection, writer: OpWriter) -> None:
+        try:
+            writer.write()
+            self._note_fields(db, writer.field_names)
+        except BaseException:
+            self.database.doom()
+            raise
+        self._batched.append(writer.salt)
+        session, receipt_id = writer.head.id, writer.salt.hex()
+        told = [
+            Notification(session, "local", collection, ids, receipt_id=receipt_id)
+            for collection, ids in _by_collection(writer.touched)
+        ]
+        if writer.events:
+            told.append(
+                Notification(
+                    session, "local", None, events=len(writer.events), receipt_id=receipt_id
+                )
+            )
+
+        def after() -> None:
+            self._tell(told)
+            if self.on_local_write is not None:
+                self.on_local_write(session)
+
+        self.database.after_commit(after)
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Many ops, one commit: durable when the block ends."""
+        with self._stored():
+            yield
+
+    @contextlib.contextmanager
+    def _stored(self) -> Iterator[sqlite3.Connection]:
+        """A transaction of writes. When its commit does not answer, the file is asked."""
+        outermost = not self.database.in_transaction
+        if outermost:
+            self._batched.clear()
+        try:
+            with self.database.transaction() as db:
+                yield db
+        except CommitUnknown as error:
+            salts = list(self._batched)
+            if salts and all(self.knows(salt) for salt in salts):
+                return
+            raise DiskFull(f"{self.database.path} could not be written: {error}") from error
+
+    def knows(self, salt: bytes) -> bool:
+        """Whether the file holds the op with this salt, in whatever state."""
+        return self.receipt_state(salt, None) is not None
+
+    def ensure_session(self, id_: str) -> None:
+        """Make the session's row if it is not there."""
+        with self.database.reading() as db:
+            if db.execute("SELECT 1 FROM syncline_sessions WHERE id=?", (id_,)).fetchone():
+                return
+        with self._stored() as db:
+            add_session(db, id_, self.clock())
+
+    def _note_fields(self, db: sqlite3.Connection, fields: Iterable[tuple[str, str]]) -> None:
+        fresh = note_fields(
+            db, self._fields, (pair for pair in fields if pair[0] != HEADER_COLLECTION)
+        )
+        if fresh:
+            self.database.after_commit(lambda: self._fields.update(fresh))
+
+    def _tell(self, notifications: list[Notification]) -> None:
+        self.watchers.tell(notifications)
+        with self.changed:
+            self.changed.notify_all()
+
+    # Receipts.
+
+    def receipt_state(self, salt: bytes, hint: tuple[str, int] | None) -> ReceiptState | None:
+        """Where a write stands; None when this replica knows nothing of it.
+
+        ``hint`` is the session and number that the write had at first, which finds it fast.
+        """
+        with self.database.reading() as db:
+            sent = self._outbox_sent(db, salt, hint)
+            if sent is not None:
+                return ReceiptState.SENT if sent else ReceiptState.QUEUED
+            row = db.execute("SELECT entry FROM syncline_entries WHERE salt=?", (salt,)).fetchone()
+            if row is not None:
+                return ReceiptState.of(Entry.decode(row[0]).outcome)
+            row = db.execute("SELECT 1 FROM syncline_refused WHERE salt=?", (salt,)).fetchone()
+            return None if row is None else ReceiptState.REFUSED
+
+    def _outbox_sent(
+        self, db: sqlite3.Connection, salt: bytes, hint: tuple[str, int] | None
+    ) -> int | None:
+        if hint is not None:
+            row = db.execute(
+                "SELECT o.salt, o.sent FROM syncline_outbox o JOIN syncline_sessions s"
+                " ON s.session = o.session WHERE s.id=? AND o.n=?",
+                hint,
+            ).fetchone()
+            if row is not None and row[0] == salt:
+                return int(row[1])
+        row = db.execute("SELECT sent FROM syncline_outbox WHERE salt=?", (salt,)).fetchone()
+        return None if row is None else int(row[0])
+
+    # The lease.
+
+    def acquire_lease(self) -> bool:
+        """Take the right to sync this replica; False while another process has it."""
+        with self.database.transaction() as db:
+            row = db.execute("SELECT holder, expires_us FROM syncline_lease").fetchone()
+            now = self.clock()
+            # An expiry further off than any lease is long was written by a wrong clock.
+            held = row is not None and row[0] != self._holder and now < row[1] <= now + LEASE_US
+            if not held:
+                self._write_lease(db, now)
+            return not held
+
+    def renew_lease(self) -> None:
+        """Raises LeaseLost when it is not ours any more."""
+        with self.database.unforced() as db:
+            self._check_lease(db)
+            self._write_lease(db, self.clock())
+
+    def release_lease(self) -> None:
+        with self.database.transaction() as db:
+            db.execute("DELETE FROM syncline_lease WHERE holder=?", (self._holder,))
+            set_meta(db, "connected", 0)
+
+    def _write_lease(self, db: sqlite3.Connection, now: int) -> None:
+        db.execute(
+            "INSERT OR REPLACE INTO syncline_lease (one, holder, expires_us) VALUES (1, ?, ?)",
+            (self._holder, now + LEASE_US),
+        )
+
+    def _check_lease(self, db: sqlite3.Connection) -> None:
+        row = db.execute("SELECT holder FROM syncline_lease").fetchone()
+        if row is None or row[0] != self._holder:
+            raise LeaseLost
+
+    @contextlib.contextmanager
+    def _syncing(self) -> Iterator[sqlite3.Connection]:
+        with self.database.transaction() as db:
+            self._check_lease(db)
+            yield db
+
+    @contextlib.contextmanager
+    def _session(self, id_: str) -> Iterator[tuple[sqlite3.Connection, SessionState, str]]:
+        """A transaction on one session, saved when the block ends well."""
+        with self._syncing() as db:
+            session = session_row(db, id_)
+            yield db, session, str(meta(db, "client"))
+            session.save(db)
+
+    # What the engine asks.
+
+    def begin_connection(self) -> tuple[str, int]:
+        """The client id and a fresh incarnation, durable before anybody hears of it."""
+        with self._syncing() as db:
+            incarnation = int(meta(db, "incarnation")) + 1
+            set_meta(db, "incarnation", incarnation)
+            if meta(db, "connected"):
+                # The last connection did not end in order: what was marked as sent may have been
+                # lost with a power cut, so all that waits may have been sent.
+                db.execute("UPDATE syncline_outbox SET sent=1 WHERE sent=0")
+            set_meta(db, "connected", 1)
+            return str(meta(db, "client")), incarnation
+
+    def session_ids(self) -> list[str]:
+        with self.database.reading() as db:
+            return [id_ for (id_,) in db.execute("SELECT id FROM syncline_sessions ORDER BY id")]
+
+    def cursor(self, id_: str) -> int:
+        """The seq up to which entries are folded in (of a bootstrap, while one is under way)."""
+        session = self._read(id_)
+        if session.boot is not None and session.boot.cursor is not None:
+            return session.boot.cursor[1]
+        return session.seq
+
+    def shown_seq(self, id_: str) -> int:
+        """The seq of what the app sees; -1 while a bootstrap is under way."""
+        session = self._read(id_)
+        return session.seq if session.boot is None else -1
+
+    def open_point(self, id_: str) -> tuple[int, int, bytes | None, int, bool]:
+        """``(epoch, seq, hash, pending_from, snapshot)`` to open the session with."""
+        with self.database.reading() as db:
+            session = session_row(db, id_)
+            lowest = lowest_pending(db, session)
+            boot = session.boot
+            if boot is None:
+                return session.epoch, session.seq, session.hash, lowest, False
+            if boot.cursor is None:
+                return 0, 0, None, lowest, True
+            return *boot.cursor, lowest, False
+
+    def lowest_pending(self, id_: str) -> int:
+        with self.database.reading() as db:
+            return lowest_pending(db, session_row(db, id_))
+
+    def is_booting(self, id_: str) -> bool:
+        return self._read(id_).boot is not None
+
+    def boot_after(self, id_: str) -> bytes | None:
+        """The cursor of the next page; None when no bootstrap wants pages."""
+        boot = self._read(id_).boot
+        return None if boot is None else boot.after
+
+    def compare_from(self, id_: str) -> int:
+        return self._read(id_).seq
+
+    def compare_points(self, id_: str, low: int, high: int, count: int) -> list[tuple[int, bytes]]:
+        with self.database.reading() as db:
+            return _healing.points(db, session_row(db, id_), low, high, count)
+
+    def _read(self, id_: str) -> SessionState:
+        with self.database.reading() as db:
+            return session_row(db, id_)
+
+    def check_lineage(self, id_: str, last: int, running: bytes) -> None:
+        """Raises ReplicaCloned (3016) when the server knows another history of this client."""
+        with self.database.reading() as db:
+            session = session_row(db, id_)
+            own, _ = last_own(db, session)
+            mine = running_at(db, session, last) if last <= own else None
+        if mine != running:
+            raise ReplicaCloned(
+                f"the server has {last} ops of this client in session {id_} that are not this"
+                " replica's"
+            )
+
+    # What the engine tells.
+
+    def adopt_clock(self, server: int, sent_at: int) -> None:
+        """Measure the offset of this clock against the server's, by half the round trip."""
+        with self._syncing() as db:
+            known = int(meta(db, "offset_us", 0))
+            offset = server - (sent_at + self.clock()) // 2
+            if abs(offset - known) > CLOCK_STEP_US:
+                set_meta(db, "offset_us", offset)
+
+    def become_new_client(self) -> None:
+        with self._syncing() as db:
+            _healing.become_new_client(db, self._new_client_id(), self.clock())
+
+    def session_opened(self, id_: str) -> None:
+        """The server lets this session be synced (again)."""
+        if self._read(id_).paused_code is not None:
+            with self._session(id_) as (_, session, _):
+                session.paused_code = session.paused_reason = None
+
+    def pause(self, id_: str, code: int, reason: str) -> None:
+        with self._session(id_) as (_, session, _):
+            session.paused_code, session.paused_reason = code, reason
+
+    def requeue(self, id_: str, last: int) -> int:
+        """Own ops after ``last`` that are settled here, but not on the server, wait again."""
+        if self._read(id_).settled_n <= last:
+            return 0
+        with self._session(id_) as (db, session, _):
+            try:
+                count = _healing.requeue(db, session, last, self.clock())
+            except LookupError as error:
+                raise ReplicaCloned(f"the server asks for op {error} that is not held") from error
+            if count:
+                notice(db, self.clock(), "requeued", id_, after=last, requeued=count)
+            return count
+
+    def go_back(self, id_: str, *, common: int, last: int, empty: tuple[int, bytes] | None) -> int:
+        """Back to the last common seq; ``empty`` is (epoch, genesis) of a server with no log."""
+        with self._session(id_) as (db, session, client):
+            try:
+                count = _healing.go_back(
+                    db, session, client, common=common, last=last, now=self.clock()
+                )
+            except LookupError as error:
+                raise ReplicaCloned(f"the server asks for op {error} that is not held") from error
+            if empty is not None:
+                assert session.boot is not None
+                point = (empty[0], 0, empty[1])
+                session.boot = Boot(session.boot.gen, None, point, point, point, {}, True)
+                self._show(db, session, client)
+            return count
+
+    def begin_bootstrap(self, id_: str, *, afresh: bool) -> None:
+        with self._session(id_) as (db, session, _):
+            if afresh:
+                _bootstrap.drop(db, session)
+            _bootstrap.begin(db, session)
+
+    def abandon_bootstrap(self, id_: str) -> None:
+        with self._session(id_) as (db, session, _):
+            _bootstrap.drop(db, session)
+            session.boot = None
+
+    def apply_snapshot_page(self, id_: str, page: SnapshotPage) -> bool:
+        """Take in a page; whether the snapshot shows now."""
+        with self._session(id_) as (db, session, client):
+            applied = _bootstrap.apply_page(db, session, client, page)
+            self._note_fields(db, applied.fields)
+            return self._show_if_complete(db, session, client)
+
+    def _show_if_complete(self, db: sqlite3.Connection, session: SessionState, client: str) -> bool:
+        complete = _bootstrap.is_complete(session)
+        if complete:
+            self._show(db, session, client)
+        return complete
+
+    def _show(self, db: sqlite3.Connection, session: SessionState, client: str) -> None:
+        healing = session.boot is not None and session.boot.healing
+        _bootstrap.show(db, session, client)
+        origin = Notification(session.id, "healing" if healing else "remote", None, ids=None)
+        self.database.after_commit(lambda: self._tell([origin]))
+
+    def apply_entries(
+        self, id_: str, seq: int, previous: bytes, entries: Sequence[bytes]
+    ) -> Applied:
+        with self._session(id_) as (db, session, client):
+            applied = apply_entries(db, session, client, seq, previous, entries)
+            self._note_fields(db, applied.fields)
+            self._show_if_complete(db, session, client)
+            told = [
+                Notification(id_, "remote", collection, ids)
+                for collection, ids in _by_collection(applied.remote)
+            ]
+            if applied.events:
+                told.append(Notification(id_, "remote", None, events=applied.events))
+            if applied.conflicts:
+                ids = tuple(conflict.id for conflict in applied.conflicts)
+                told.append(Notification(id_, "conflict", None, conflict_ids=ids))
+            self.database.after_commit(lambda: self._tell(told))
+            return applied
+
+    def take_ops(
+        self, id_: str, after: int, *, ops_max: int, bytes_max: int
+    ) -> list[tuple[int, bytes]]:
+        """The next pending ops, encoded and marked as sent; one at least, if any."""
+        taken: list[tuple[int, bytes]] = []
+        size = 0
+        with self.database.reading() as db:
+            session = session_row(db, id_)
+            unmarked = False
+            for op in pending_ops(db, session.key, after, ops_max):
+                data = encode_op(
+                    VoidOp(op.n, op.running)
+                    if op.body is None or op.salt is None
+                    else Op(op.n, op.salt, op.stamps, op.body, op.former)
+                )
+                size += len(data)
+                if taken and size > bytes_max:
+                    break
+                taken.append((op.n, data))
+                unmarked = unmarked or not op.sent
+        if unmarked:
+            with self.database.unforced() as db:
+                self._check_lease(db)
+                db.execute(
+                    "UPDATE syncline_outbox SET sent=1 WHERE session=? AND n BETWEEN ? AND ?",
+                    (session.key, taken[0][0], taken[-1][0]),
+                )
+        return taken
+
+    def refused(self, id_: str, n: int, code: int, reason: str, detail: Mapping[str, Any]) -> None:
+        """An op was refused for good, or a void number was consumed (code 0)."""
+        with self._session(id_) as (db, session, client):
+            op = pending_op(db, session.key, n)
+            if op is None:
+                return
+            if op.body is None or op.salt is None:
+                retire_void(db, session, op)
+                return
+            keys = apply_refusal(
+                db,
+                session,
+                client,
+                op,
+                code=code,
+                reason=reason,
+                detail=dict(detail),
+                now=self.clock(),
+            )
+            receipt_id = op.salt.hex()
+            told = [
+                Notification(id_, "refusal", collection, ids, receipt_id=receipt_id)
+                for collection, ids in _by_collection(keys)
+            ] or [Notification(id_, "refusal", None, receipt_id=receipt_id)]
+            self.database.after_commit(lambda: self._tell(told))
+
+    def repeated(self, id_: str, n: int, entry: Entry, hash_: bytes) -> None:
+        """The log holds this pending op already, at ``entry``."""
+        with self._session(id_) as (db, session, client):
+            op = pending_op(db, session.key, n)
+            if op is not None and op.salt == entry.salt:
+                apply_repeat(db, session, client, op, entry, hash_)
+                self.database.after_commit(lambda: self._tell([]))
+
+    def stamp_again(self, id_: str, n: int, code: int, detail: Mapping[str, Any]) -> None:
+        """3003 and 3012: set stamps again, by the server's clock where it told it."""
+        with self._session(id_) as (db, session, client):
+            server = detail.get("server_clock")
+            if code == 3012 and type(server) is int:
+                set_meta(db, "offset_us", server - self.clock())
+            seen = detail.get("seen")
+            _healing.stamp_again(
+                db,
+                session,
+                client,
+                first=n,
+                now=self.clock() + int(meta(db, "offset_us", 0)),
+                ahead_us_max=AHEAD_US_MAX // 2,
+                above=seen if code == 3003 and type(seen) is int else 0,
+            )
+
+    # The link's own word on how it stands, for people and other processes.
+
+    def note_link(self, state: str, reason: str, url: str) -> None:
+        """Keep since when and why the connection is as it is; unchanged words keep their time."""
+        with self.database.reading() as db:
+            known = _link(meta(db, "link"))
+        if known is not None and (known["state"], known["reason"]) == (state, reason):
+            return
+        word = pack({"state": state, "reason": reason, "url": url, "since": self.clock()})
+        with self.database.unforced() as db:
+            set_meta(db, "link", word)
+
+    def link(self) -> dict[str, Any] | None:
+        with self.database.reading() as db:
+            return _link(meta(db, "link"))
+
+    def note_synced(self) -> None:
+        with self.database.unforced() as db:
+            set_meta(db, "synced_at", self.clock())
+
+    def targets(self, only: Iterable[str] | None) -> dict[str, int]:
+        """The last pending number of each session that has any."""
+        wanted = None if only is None else set(only)
+        with self.database.reading() as db:
+            rows = db.execute(
+                "SELECT s.id, max(o.n) FROM syncline_outbox o JOIN syncline_sessions s"
+                " ON s.session = o.session GROUP BY s.id"
+            ).fetchall()
+        return {id_: n for id_, n in rows if wanted is None or id_ in wanted}
+
+    def pending_count(self, only: Iterable[str] | None) -> int:
+        wanted = None if only is None else set(only)
+        with self.database.reading() as db:
+            rows = db.execute(
+                "SELECT s.id, count(*) FROM syncline_outbox o JOIN syncline_sessions s"
+                " ON s.session = o.session GROUP BY s.id"
+            ).fetchall()
+        return sum(count for id_, count in rows if wanted is None or id_ in wanted)
+
+    def is_paused(self, id_: str) -> bool:
+        return self._read(id_).paused_code is not None
+
+    def foreign_version(self) -> int:
+        """Changes when another process (or another connection) has committed to the file."""
+        with self.database.reading() as db:
+            (version,) = db.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    def tell_changed(self) -> None:
+        self._tell([])
+
+    def discard_refused(self, salt: bytes) -> bool:
+        with self._stored() as db:
+            return db.execute("DELETE FROM syncline_refused WHERE salt=?", (salt,)).rowcount > 0
+
+    def visible(self, id_: str, collection: str, record_id: str) -> Record | None:
+        """The record as the app sees it; inside an op, as the op leaves it."""
+        with self.database.lock:
+            writer = self._writers.get(id_)
+            if writer is not None:
+                return writer.visible(collection, record_id)
+            with self.database.reading() as db:
+                row = db.execute(
+                    "SELECT r.state FROM syncline_records r JOIN syncline_sessions s"
+                    " ON s.gen = r.gen WHERE s.id=? AND r.collection=? AND r.id=?",
+                    (id_, collection, record_id),
+                ).fetchone()
+        return Record.decode(row[0]) if row is not None and row[0] else None
+
+    def states(self) -> list[SessionState]:
+        with self.database.reading() as db:
+            return session_rows(db)
+
+
+def _link(data: bytes | None) -> dict[str, Any] | None:
+    return None if data is None else dict(unpack(data))
+
+
+def _by_collection(keys: Iterable[tuple[str, str]]) -> list[tuple[str, tuple[str, ...]]]:
+    grouped: dict[str, list[str]] = {}
+    for collection, id_ in sorted(keys):
+        grouped.setdefault(collection, []).append(id_)
+    return [(collection, tuple(ids)) for collection, ids in grouped.items()]

@@ -1,0 +1,339 @@
+"""The replica's rows as data, and the statements that read and write them.
+
+Every function takes the connection of a transaction that its caller holds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from syncline.sync import (
+    NO_HASH,
+    Change,
+    Dot,
+    NotFound,
+    Record,
+    decode_body,
+    pack,
+    unpack,
+)
+
+
+@dataclass(slots=True)
+class SessionState:
+    """A session's row. ``key`` is its local number; see ``_schema`` for ``gen`` and ``boot``.
+
+    ``settled_n`` is the highest own number that is no longer pending, ``settled_running`` the
+    running hash there. ``vector`` holds the last number of each client seen in the log.
+    """
+
+    key: int
+    id: str
+    gen: int
+    epoch: int
+    seq: int
+    hash: bytes | None
+    floor: int
+    floor_hash: bytes | None
+    settled_n: int
+    settled_running: bytes
+    vector: dict[str, int]
+    paused_code: int | None
+    paused_reason: str | None
+    created_at: int
+    boot: Boot | None
+
+    def save(self, db: sqlite3.Connection) -> None:
+        db.execute(
+            "UPDATE syncline_sessions SET gen=?, epoch=?, seq=?, hash=?, floor=?, floor_hash=?,"
+            " settled_n=?, settled_running=?, vector=?, paused_code=?, paused_reason=?, boot=?"
+            " WHERE session=?",
+            (
+                self.gen,
+                self.epoch,
+                self.seq,
+                self.hash,
+                self.floor,
+                self.floor_hash,
+                self.settled_n,
+                self.settled_running,
+                pack(self.vector),
+                self.paused_code,
+                self.paused_reason,
+                None if self.boot is None else self.boot.encode(),
+                self.key,
+            ),
+        )
+
+
+@dataclass(slots=True)
+class Boot:
+    """A bootstrap under way: rows go to generation ``gen``, nothing of it shows.
+
+    ``after`` is the cursor of the next page (None: all pages are here). ``begin`` is the head when
+    the transfer began, ``cursor`` how far entries were folded in since, and ``target`` the head of
+    the last page, at which it shows. Each is ``(epoch, seq, hash)``.
+    """
+
+    gen: int
+    after: bytes | None = b""
+    begin: tuple[int, int, bytes] | None = None
+    cursor: tuple[int, int, bytes] | None = None
+    target: tuple[int, int, bytes] | None = None
+    vector: dict[str, int] = field(default_factory=dict)
+    healing: bool = False
+
+    def encode(self) -> bytes:
+        return pack(
+            [
+                self.gen,
+                self.after,
+                self.begin,
+                self.cursor,
+                self.target,
+                self.vector,
+                self.healing,
+            ]
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> Boot:
+        gen, after, begin, cursor, target, vector, healing = unpack(data)
+        return Boot(gen, after, _point(begin), _point(cursor), _point(target), vector, healing)
+
+
+def _point(row: list[Any] | None) -> tuple[int, int, bytes] | None:
+    return None if row is None else (row[0], row[1], row[2])
+
+
+_SESSION = (
+    "SELECT session, id, gen, epoch, seq, hash, floor, floor_hash, settled_n, settled_running,"
+    " vector, paused_code, paused_reason, created_at, boot FROM syncline_sessions"
+)
+
+
+def _session(row: tuple[Any, ...]) -> SessionState:
+    *plain, boot = row
+    plain[10] = unpack(plain[10])
+    plain.append(None if boot is None else Boot.decode(boot))
+    return SessionState(*plain)
+
+
+def session_row(db: sqlite3.Connection, id_: str) -> SessionState:
+    """The session's row. Raises NotFound (3113)."""
+    row = db.execute(f"{_SESSION} WHERE id=?", (id_,)).fetchone()
+    if row is None:
+        raise NotFound(f"there is no session {id_} in this replica")
+    return _session(row)
+
+
+def session_rows(db: sqlite3.Connection) -> list[SessionState]:
+    return [_session(row) for row in db.execute(f"{_SESSION} ORDER BY id")]
+
+
+def add_session(db: sqlite3.Connection, id_: str, now: int) -> SessionState:
+    """The session's row, made if it is not there."""
+    db.execute(
+        "INSERT INTO syncline_sessions (id, gen, settled_running, vector, created_at)"
+        " VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+        (id_, next_gen(db), NO_HASH, pack({}), now),
+    )
+    return session_row(db, id_)
+
+
+def next_gen(db: sqlite3.Connection) -> int:
+    """A generation that no row has: never used twice, since old rows are dropped lazily."""
+    (gen,) = db.execute(
+        "SELECT coalesce(max(value), 0) + 1 FROM syncline_meta WHERE key='gen'"
+    ).fetchone()
+    set_meta(db, "gen", gen)
+    return int(gen)
+
+
+def meta(db: sqlite3.Connection, key: str, default: Any = None) -> Any:
+    row = db.execute("SELECT value FROM syncline_meta WHERE key=?", (key,)).fetchone()
+    return default if row is None else row[0]
+
+
+def set_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
+    db.execute("INSERT OR REPLACE INTO syncline_meta (key, value) VALUES (?, ?)", (key, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An op in the outbox. ``body`` is None for a void number (see ``VoidOp``)."""
+
+    n: int
+    salt: bytes | None
+    stamps: tuple[int, ...]
+    body: bytes | None
+    running: bytes
+    former: Dot | None
+    sent: bool
+    written_at: int
+
+    @property
+    def changes(self) -> list[Change]:
+        return [] if self.body is None else decode_body(self.body)
+
+
+_PENDING = (
+    "SELECT n, salt, stamps, body, running, former_client, former_n, sent, written_at"
+    " FROM syncline_outbox WHERE session=?"
+)
+
+
+def _pending(row: tuple[Any, ...]) -> Pending:
+    n, salt, stamps, body, running, client, former_n, sent, written_at = row
+    former = None if client is None else Dot(client, former_n)
+    read = () if stamps is None else tuple(unpack(stamps))
+    return Pending(n, salt, read, body, running, former, bool(sent), written_at)
+
+
+def pending_ops(
+    db: sqlite3.Connection, session: int, after: int = 0, limit: int = -1
+) -> Iterator[Pending]:
+    """The outbox of a session in the order of its numbers, read as it is consumed."""
+    rows = db.execute(f"{_PENDING} AND n>? ORDER BY n LIMIT ?", (session, after, limit))
+    return map(_pending, rows)
+
+
+def pending_op(db: sqlite3.Connection, session: int, n: int) -> Pending | None:
+    row = db.execute(f"{_PENDING} AND n=?", (session, n)).fetchone()
+    return None if row is None else _pending(row)
+
+
+def put_pending(db: sqlite3.Connection, session: int, op: Pending) -> None:
+    """Insert or replace one op of the outbox."""
+    client, former_n = op.former if op.former is not None else (None, None)
+    db.execute(
+        "INSERT OR REPLACE INTO syncline_outbox (session, n, salt, stamps, body, running,"
+        " former_client, former_n, sent, written_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            session,
+            op.n,
+            op.salt,
+            None if op.body is None else pack(op.stamps),
+            op.body,
+            op.running,
+            client,
+            former_n,
+            op.sent,
+            op.written_at,
+        ),
+    )
+
+
+def drop_pending(db: sqlite3.Connection, session: int, n: int) -> None:
+    db.execute("DELETE FROM syncline_outbox WHERE session=? AND n=?", (session, n))
+
+
+def lowest_pending(db: sqlite3.Connection, session: SessionState) -> int:
+    """The lowest number still in the outbox, or the number that the next write will get."""
+    (lowest,) = db.execute(
+        "SELECT min(n) FROM syncline_outbox WHERE session=?", (session.key,)
+    ).fetchone()
+    return session.settled_n + 1 if lowest is None else int(lowest)
+
+
+def last_own(db: sqlite3.Connection, session: SessionState) -> tuple[int, bytes]:
+    """The number of the last own op, pending or settled, and the running hash there."""
+    row = db.execute(
+        "SELECT n, running FROM syncline_outbox WHERE session=? ORDER BY n DESC LIMIT 1",
+        (session.key,),
+    ).fetchone()
+    if row is None or row[0] < session.settled_n:
+        return session.settled_n, session.settled_running
+    return row[0], row[1]
+
+
+def running_at(db: sqlite3.Connection, session: SessionState, n: int) -> bytes | None:
+    """The running hash at an own number; None when this replica no longer holds it."""
+    if n == 0:
+        return NO_HASH
+    if n == session.settled_n:
+        return session.settled_running
+    for table in ("syncline_outbox", "syncline_entries", "syncline_consumed"):
+        row = db.execute(
+            f"SELECT running FROM {table} WHERE session=? AND n=?", (session.key, n)
+        ).fetchone()
+        if row is not None:
+            return bytes(row[0])
+    return None
+
+
+def settle_number(session: SessionState, n: int, running: bytes) -> None:
+    """Note that an own number is no longer pending (the caller saves the row)."""
+    if n > session.settled_n:
+        session.settled_n, session.settled_running = n, running
+
+
+@dataclass(slots=True)
+class RecordState:
+    """A record's row: what the app sees and, while something is pending, what the log says.
+
+    ``has_base`` says that ``base`` counts (it may be None: the log holds no such record); without
+    it the two are the same.
+    """
+
+    visible: Record | None
+    base: Record | None
+    has_base: bool
+    seq: int
+
+    @property
+    def canonical(self) -> Record | None:
+        return self.base if self.has_base else self.visible
+
+
+def record_state(db: sqlite3.Connection, gen: int, collection: str, id_: str) -> RecordState:
+    row = db.execute(
+        "SELECT state, base, seq FROM syncline_records WHERE gen=? AND collection=? AND id=?",
+        (gen, collection, id_),
+    ).fetchone()
+    if row is None:
+        return RecordState(None, None, False, 0)
+    state, base, seq = row
+    return RecordState(
+        _record(state), None if base is None else _record(base), base is not None, seq
+    )
+
+
+def _record(data: bytes) -> Record | None:
+    return Record.decode(data) if data else None
+
+
+def put_record(
+    db: sqlite3.Connection, gen: int, collection: str, id_: str, row: RecordState
+) -> None:
+    """Write the record's row; a row that nobody needs goes."""
+    db.execute(*put_record_statement(gen, collection, id_, row))
+
+
+PUT_RECORD = (
+    "INSERT OR REPLACE INTO syncline_records (gen, collection, id, alive, seq, state, base)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+DROP_RECORD = "DELETE FROM syncline_records WHERE gen=? AND collection=? AND id=?"
+
+
+def put_record_statement(
+    gen: int, collection: str, id_: str, row: RecordState
+) -> tuple[str, tuple[Any, ...]]:
+    if row.visible is None and (not row.has_base or row.base is None):
+        return DROP_RECORD, (gen, collection, id_)
+    alive = row.visible is not None and row.visible.alive
+    state = b"" if row.visible is None else row.visible.encode()
+    base = None if not row.has_base else b"" if row.base is None else row.base.encode()
+    return PUT_RECORD, (gen, collection, id_, alive, row.seq, state, base)
+
+
+def notice(db: sqlite3.Connection, at: int, kind: str, session: str | None, **detail: Any) -> None:
+    """Keep a durable word of what went beyond the ordinary: a healing, a clone, a wrong clock."""
+    db.execute(
+        "INSERT INTO syncline_notices (at, kind, session, detail) VALUES (?, ?, ?, ?)",
+        (at, kind, session, pack(detail)),
+    )

@@ -1,0 +1,317 @@
+"""A local write: changes become one op, in the one transaction that also shows them.
+
+The rule (docs/protocol.md, "Writing"): ``updatedAt = max(now, S + 1)``, where S is the newest stamp
+of the record as the writer sees it; the change carries the vector of what the writer sees as its
+context. So a write is always later than whatever it overwrote, whatever the clock says.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from syncline.sync import (
+    HEADER_COLLECTION,
+    HEADER_ID,
+    LIFE,
+    NUMBER_MAX,
+    RECORD_BYTES_MAX,
+    Change,
+    Conflict,
+    Delete,
+    Event,
+    InvalidValue,
+    NotFound,
+    OutboxFull,
+    Patch,
+    Put,
+    Record,
+    RecordChange,
+    Resolve,
+    Stamp,
+    TooLarge,
+    UnknownRecord,
+    Value,
+    check_collection,
+    check_fields,
+    check_name,
+    check_record_id,
+    copy_fields,
+    decode_conflict,
+    encode_body,
+    fold,
+    op_digest,
+    pack,
+    running_hash,
+)
+
+from ._rows import Pending, RecordState, put_pending, put_record, record_state
+
+Choice = Literal["local", "remote"]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One record's change in the making; ``row`` is as it was before the op."""
+
+    row: RecordState
+    change: RecordChange
+    at: int
+    visible: Record
+
+
+@dataclass(frozen=True, slots=True)
+class WriteHead:
+    """What a write needs of its session: where its rows are and where its numbers stand."""
+
+    key: int
+    id: str
+    gen: int
+    n: int
+    running: bytes
+    settled_n: int
+
+
+def write_head(db: sqlite3.Connection, id_: str) -> WriteHead:
+    """Where the next op of the session goes. Raises NotFound (3113)."""
+    row = db.execute(
+        "SELECT s.session, s.gen, s.settled_n, s.settled_running, o.n, o.running"
+        " FROM syncline_sessions s LEFT JOIN syncline_outbox o ON o.session = s.session AND o.n ="
+        " (SELECT max(n) FROM syncline_outbox WHERE session = s.session) WHERE s.id=?",
+        (id_,),
+    ).fetchone()
+    if row is None:
+        raise NotFound(f"there is no session {id_} in this replica")
+    key, gen, settled_n, settled_running, n, running = row
+    if n is None or n < settled_n:
+        n, running = settled_n, settled_running
+    return WriteHead(key, id_, gen, n + 1, running, settled_n)
+
+
+class OpWriter:
+    """Collects the changes of one op. ``write`` stores it; until then nothing is stored."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        head: WriteHead,
+        *,
+        client: str,
+        former: tuple[str, ...],
+        salt: bytes,
+        now: int,
+        outbox_ops_max: int,
+    ) -> None:
+        if head.n - head.settled_n > outbox_ops_max:
+            raise OutboxFull(
+                f"{outbox_ops_max} ops wait in the outbox of session {head.id}",
+                ops_max=outbox_ops_max,
+            )
+        self._db = db
+        self.head = head
+        self.client = client
+        self._former = former
+        self.salt = salt
+        self._now = now
+        self._drafts: dict[tuple[str, str], _Draft] = {}
+        self._others: list[tuple[Event | Resolve, int]] = []
+
+    @property
+    def empty(self) -> bool:
+        return not self._drafts and not self._others
+
+    @property
+    def touched(self) -> list[tuple[str, str]]:
+        return list(self._drafts)
+
+    @property
+    def field_names(self) -> list[tuple[str, str]]:
+        return [
+            (draft.change.collection, name)
+            for draft in self._drafts.values()
+            if not isinstance(draft.change, Delete)
+            for name in draft.change.fields
+        ]
+
+    @property
+    def events(self) -> list[str]:
+        return [other.type for other, _ in self._others if isinstance(other, Event)]
+
+    # The changes.
+
+    def put(self, collection: str, id_: str, fields: object, updated_at: int | None) -> None:
+        collection, id_ = check_collection(collection), check_record_id(id_)
+        if collection == HEADER_COLLECTION:
+            raise InvalidValue("the session's header takes patches only", path=collection)
+        taken = copy_fields(check_fields(fields))
+        draft, context = self._open(collection, id_)
+        self._keep(draft, Put(collection, id_, context, taken), updated_at)
+
+    def patch(
+        self,
+        collection: str,
+        id_: str,
+        fields: object,
+        updated_at: int | None,
+        *,
+        revive: bool = False,
+    ) -> None:
+        """``revive`` allows a record that is deleted (a conflict is being resolved)."""
+        collection, id_ = check_collection(collection), check_record_id(id_)
+        taken = copy_fields(check_fields(fields))
+        draft, context = self._open(collection, id_)
+        is_header = (collection, id_) == (HEADER_COLLECTION, HEADER_ID)
+        if collection == HEADER_COLLECTION and not is_header:
+            raise InvalidValue(f"{HEADER_COLLECTION} has one record, {HEADER_ID}", path=id_)
+        seen = draft.visible
+        if not is_header and (seen is None or not (seen.alive or revive)):
+            raise UnknownRecord(
+                f"there is no record {collection}/{id_} to patch", collection=collection, id=id_
+            )
+        if isinstance(draft, _Draft) and not isinstance(draft.change, Delete):
+            merged = {**draft.change.fields, **taken}
+            kind = type(draft.change)
+            self._keep(draft, kind(collection, id_, context, merged), updated_at)
+        else:
+            self._keep(draft, Patch(collection, id_, context, taken), updated_at)
+
+    def delete(self, collection: str, id_: str, updated_at: int | None) -> None:
+        collection, id_ = check_collection(collection), check_record_id(id_)
+        if collection == HEADER_COLLECTION:
+            raise InvalidValue("the session's header takes patches only", path=collection)
+        draft, context = self._open(collection, id_)
+        # What this replica does not see may exist elsewhere: the intent is recorded all the same.
+        self._keep(draft, Delete(collection, id_, context), updated_at)
+
+    def append(self, type_: str, payload: object, updated_at: int | None) -> None:
+        event = Event(check_name(type_, "event type"), copy_fields(check_fields(payload)))
+        self._others.append((event, self._time(updated_at)))
+
+    def resolve(self, conflict_id: str, choice: Choice | Mapping[str, Value]) -> Conflict:
+        """Close a conflict: keep what stands, put back what lost, or write other fields."""
+        conflict = self._open_conflict(conflict_id)
+        self._others.append((Resolve(conflict.id), self._now))
+        if isinstance(choice, Mapping):
+            self._put_back(conflict, dict(choice))
+        elif choice not in ("local", "remote"):
+            raise InvalidValue(
+                f"a conflict is resolved with 'local', 'remote' or fields, not {choice!r}",
+                path="choice",
+            )
+        elif (choice == "local") == self._is_own(conflict.loser):
+            if conflict.field != LIFE:
+                self._put_back(conflict, {conflict.field: conflict.value})
+            elif conflict.value is not None:
+                self._put_back(conflict, conflict.value)
+            elif self._sees(conflict):
+                self.delete(conflict.collection, conflict.record_id, None)
+        return conflict
+
+    def _is_own(self, stamp: Stamp) -> bool:
+        return stamp.client == self.client or stamp.client in self._former
+
+    def _sees(self, conflict: Conflict) -> bool:
+        record = self.visible(conflict.collection, conflict.record_id)
+        return record is not None and record.alive
+
+    def _put_back(self, conflict: Conflict, fields: dict[str, Value]) -> None:
+        if self.visible(conflict.collection, conflict.record_id) is None:
+            self.put(conflict.collection, conflict.record_id, fields, None)
+        else:
+            self.patch(conflict.collection, conflict.record_id, fields, None, revive=True)
+
+    def _open_conflict(self, conflict_id: str) -> Conflict:
+        row = self._db.execute(
+            "SELECT conflict, closing_n FROM syncline_conflicts WHERE gen=? AND id=?",
+            (self.head.gen, conflict_id),
+        ).fetchone()
+        if row is None:
+            raise NotFound(f"there is no conflict {conflict_id} in session {self.head.id}")
+        conflict = decode_conflict(row[0])
+        if not isinstance(conflict, Conflict) or row[1] is not None:
+            raise NotFound(f"the conflict {conflict_id} is resolved already")
+        return conflict
+
+    # Reading what is being written.
+
+    def visible(self, collection: str, id_: str) -> Record | None:
+        """The record as this op leaves it."""
+        draft = self._drafts.get((collection, id_))
+        if draft is not None:
+            return draft.visible
+        return record_state(self._db, self.head.gen, collection, id_).visible
+
+    def _open(self, collection: str, id_: str) -> tuple[_Draft | RecordState, Mapping[str, int]]:
+        draft = self._drafts.get((collection, id_))
+        if draft is not None:
+            return draft, draft.change.context
+        row = record_state(self._db, self.head.gen, collection, id_)
+        return row, {} if row.visible is None else row.visible.vector
+
+    def _keep(
+        self, draft: _Draft | RecordState, change: RecordChange, updated_at: int | None
+    ) -> None:
+        row = draft.row if isinstance(draft, _Draft) else draft
+        at = self._time(updated_at)
+        if row.visible is not None:
+            at = max(at, row.visible.life.updated_at + 1)
+        if isinstance(draft, _Draft):
+            at = max(at, draft.at)
+        stamp = Stamp(at, self.client, self.head.n)
+        visible = fold(row.visible, change, stamp, None)
+        self._drafts[change.collection, change.id] = _Draft(row, change, at, visible)
+
+    def _time(self, updated_at: int | None) -> int:
+        if updated_at is None:
+            return self._now
+        if type(updated_at) is not int or not 0 <= updated_at < NUMBER_MAX:
+            raise InvalidValue(
+                f"updated_at must be microseconds since the Unix epoch, 0 to 2**63-2, not"
+                f" {updated_at!r}",
+                path="updated_at",
+            )
+        return updated_at
+
+    # Storing.
+
+    def write(self) -> Pending:
+        """Store the op and show it. Raises TooLarge (3011) before anything is stored."""
+        assert not self.empty, "an op has at least one change"
+        drafts = list(self._drafts.values())
+        changes: list[Change] = [draft.change for draft in drafts]
+        changes += [other for other, _ in self._others]
+        stamps = (*(draft.at for draft in drafts), *(at for _, at in self._others))
+        body = encode_body(changes)
+        for draft in drafts:
+            _check_record_size(draft)
+        running = running_hash(self.head.running, self.head.n, op_digest(self.salt, body))
+        op = Pending(self.head.n, self.salt, stamps, body, running, None, False, self._now)
+        put_pending(self._db, self.head.key, op)
+        for draft in drafts:
+            row = draft.row
+            base, seq = row.canonical, row.seq
+            shown = RecordState(draft.visible, base, True, seq)
+            put_record(self._db, self.head.gen, draft.change.collection, draft.change.id, shown)
+        for other, _ in self._others:
+            if isinstance(other, Resolve):
+                self._db.execute(
+                    "UPDATE syncline_conflicts SET closing_n=? WHERE gen=? AND id=?",
+                    (op.n, self.head.gen, other.conflict_id),
+                )
+        return op
+
+
+def _check_record_size(draft: _Draft) -> None:
+    fields: dict[str, Any] = draft.visible.fields
+    # A cheap bound first: packing costs as much as the rest of a small write.
+    if isinstance(draft.change, Patch) and len(fields) > len(draft.change.fields):
+        size = len(pack(fields))
+        if size > RECORD_BYTES_MAX:
+            raise TooLarge(
+                f"the record {draft.change.collection}/{draft.change.id} would have {size} bytes,"
+                f" the most is {RECORD_BYTES_MAX}",
+                bytes=size,
+                bytes_max=RECORD_BYTES_MAX,
+            )
