@@ -133,8 +133,9 @@ class DataFile:
             return
         try:
             yield from self._db.execute(sql, args)
-        # A damaged length can ask for more memory or more bytes than there are.
-        except (sqlite3.Error, MemoryError, OverflowError) as error:
+        # A damaged length can ask for more memory than there is, and SQLite quotes damaged text in
+        # messages that are then no text.
+        except (sqlite3.Error, MemoryError, OverflowError, UnicodeDecodeError) as error:
             self.problems.add(f"{table} cannot be read: {_plain(error)}")
 
 
