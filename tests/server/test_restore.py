@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.server.store_contract import ALL, everything, fill, make_session
-from tests.server.test_stores import change, check_groups, write_group
+from tests.server.store_files import change, check_groups, write_group
 
 from syncline.server import _restore
 from syncline.server._ledger import check_ledger

@@ -48,7 +48,7 @@ class FileLock:
         self._path = path
         name = path.with_name(path.name + "-lock")
         try:
-            self._file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise ReadOnly(f"{name} cannot be written: {error.strerror}", path=str(path)) from error
         flags = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING

@@ -33,6 +33,7 @@ from syncline.sync import (
     UnknownRecord,
     WriteUnknown,
     decode_conflict,
+    wal_reset_fault,
 )
 
 from ._snapshot import Rows, cut_part
@@ -85,6 +86,13 @@ class SqliteStore:
         except BaseException:
             self._lock.release()
             raise
+        fault = wal_reset_fault(sqlite3.sqlite_version_info)
+        _log.info(
+            "%s is open; SQLite %s%s",
+            self.path,
+            sqlite3.sqlite_version,
+            " has the WAL-reset fault, which one connection never meets" if fault else "",
+        )
 
     def identity(self) -> Identity:
         return self._identity
@@ -105,13 +113,13 @@ class SqliteStore:
             if token is not None:
                 with self._errors():
                     db.execute("UPDATE store SET value = ? WHERE key = 'last_commit'", (token,))
+            try:
+                db.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._find_out(token, error)
         except BaseException:
             self._roll_back(db, made)
             raise
-        try:
-            db.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._find_out(token, error)
 
     def head(self, session: str) -> Head | None:
         row = self._one(HEAD_BY_ID, (session,))
@@ -234,8 +242,8 @@ class SqliteStore:
     def _roll_back(self, db: sqlite3.Connection, made: SqliteTransaction) -> None:
         for session in made.created:
             self._numbers.forget(session)
-        # After some errors SQLite has rolled back by itself.
-        if db.in_transaction:
+        # After some errors SQLite has rolled back by itself, or the connection is a new one.
+        if self._db is db and db.in_transaction:
             try:
                 db.execute("ROLLBACK")
             except sqlite3.Error as error:
