@@ -50,7 +50,8 @@ def sessions_page(store: Store, principal: Principal, after: str) -> Sessions:
                 items.append(SessionItem(session, head.label, head.epoch, head.seq))
             if len(items) > PAGE_ITEMS_MAX:
                 break
-    return Sessions(items=tuple(items[:PAGE_ITEMS_MAX]), more=len(items) > PAGE_ITEMS_MAX)
+    more = len(items) > PAGE_ITEMS_MAX
+    return Sessions(items=tuple(items[:PAGE_ITEMS_MAX]), page=True, more=more)
 
 
 def opened(store: Store, client: str, frame: Open, bootstrap_entries_min: int) -> Opened:

@@ -157,9 +157,9 @@ class SyncServer:
             _on_signals(self._loop, lambda: gateway.hurry() if stop.is_set() else stop.set())
         try:
             listening()
-            stopped = asyncio.create_task(stop.wait())
-            await asyncio.wait([stopped, gateway.failed], return_when=asyncio.FIRST_COMPLETED)
-            stopped.cancel()
+            # An engine that fails ends the server as well.
+            gateway.failed.add_done_callback(lambda _: stop.set())
+            await stop.wait()
         finally:
             await gateway.close()
         if gateway.failed.done():
