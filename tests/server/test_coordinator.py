@@ -51,6 +51,9 @@ from syncline.sync import (
     running_hash,
     walk_chain,
 )
+from syncline.sync import (
+    settle as core_settle,
+)
 
 SECOND = 1_000_000
 
@@ -565,7 +568,7 @@ class FailingStore(MemoryStore):
                 rows.extend(appended)
                 append(session, appended)
 
-            tx.append = watched  # type: ignore[method-assign]
+            tx.append = watched  # type: ignore[method-assign,assignment]
             yield tx
             if self.fails(rows) and not self.after_commit:
                 raise DiskFull("no space left")
@@ -643,7 +646,7 @@ def test_PU11_an_op_that_meets_a_bug_is_tried_three_times_and_then_refused_for_g
             raise ZeroDivisionError("a bug")
         return original(record, change, *rest)
 
-    original = settling_module.settle
+    original = core_settle
     monkeypatch.setattr(settling_module, "settle", settle)
     world = World()
     op = make_op(2, put("fine", a=1), put("cursed", a=1))

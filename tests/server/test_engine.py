@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -63,7 +64,7 @@ from syncline.sync import (
 SECOND = 1_000_000
 
 
-def entries_in(frames: list[Frame]) -> list[Entry]:
+def entries_in(frames: Sequence[Frame]) -> list[Entry]:
     """The entries of these frames, which must follow on each other and on the chain."""
     entries: list[Entry] = []
     previous: bytes | None = None
@@ -339,7 +340,7 @@ def test_SE5_the_stand_follows_from_cursor_and_hash() -> None:
         bob.send(Open(session="s1", epoch=1, seq=seq, hash=hash_, snapshot=snapshot))
         opened, *entries = bob.take()
         assert isinstance(opened, Opened) and opened.stand == stand, (seq, stand)
-        assert len(entries_in(list(entries))) == (6 - seq if stand == "catch_up" else 0)
+        assert len(entries_in(entries)) == (6 - seq if stand == "catch_up" else 0)
 
 
 def test_SE5_a_cursor_below_the_floor_is_to_bootstrap() -> None:
@@ -374,7 +375,7 @@ def test_SE6_entries_follow_from_the_cursor_and_then_live_without_a_gap() -> Non
     ann.push("s1", make_op(4, put("r4", a=1)))
     ann.push("s1", make_op(5, put("r5", a=1)))
     frames = bob.take()
-    assert [entry.seq for entry in entries_in(list(frames))] == [2, 3, 4, 5]
+    assert [entry.seq for entry in entries_in(frames)] == [2, 3, 4, 5]
     assert isinstance(frames[0], Entries) and frames[0].previous == hash_1
 
 
@@ -384,9 +385,9 @@ def test_SE6_a_second_open_replaces_the_first() -> None:
     bob = server.sign_in("bob")
     bob.open("s1")
     bob.open("s1", 2, server.store.hash_at("s1", 2))
-    assert [entry.seq for entry in entries_in(list(bob.take()))] == [3]
+    assert [entry.seq for entry in entries_in(bob.take())] == [3]
     ann.push("s1", make_op(4, put("r4", a=1)))
-    assert [entry.seq for entry in entries_in(list(bob.take()))] == [4]
+    assert [entry.seq for entry in entries_in(bob.take())] == [4]
 
 
 def test_SE6_without_a_common_history_nothing_follows_and_pushes_are_dropped() -> None:
@@ -440,7 +441,7 @@ def test_PU1_an_op_is_answered_by_its_entry_to_all_who_have_the_session_open() -
     op = make_op(1, put(a=1), Event("said", {"text": "hi"}))
     mine = ann.push("s1", op)
     assert mine == bob.take() and eve.take() == []
-    (entry,) = entries_in(list(mine))
+    (entry,) = entries_in(mine)
     assert (entry.dot, entry.salt, entry.body) == (("ann", 1), op.salt, op.body)
     assert (entry.epoch, entry.seq, entry.outcome, entry.accepted_at) == (1, 1, 0, NOW)
 
@@ -452,7 +453,7 @@ def test_EN1_catch_up_of_a_long_log_has_no_hole_and_ends_live() -> None:
     bob.open("s1")
     ann.push("s1", make_op(2501, put("last", a=1)))
     frames = bob.take()
-    assert [entry.seq for entry in entries_in(list(frames))] == list(range(1, 2502))
+    assert [entry.seq for entry in entries_in(frames)] == list(range(1, 2502))
     assert all(len(encode_frame(frame)) < 300_000 for frame in frames)
     assert len(frames) > 3
 
@@ -465,15 +466,15 @@ def test_EN4_a_peer_that_does_not_read_falls_behind_and_is_caught_up_when_it_dra
     slow.reads = False
     for n in range(1, 301):
         ann.push("s1", make_op(n, put(f"r{n}", text="x" * 5000)))
-        assert [entry.seq for entry in entries_in(list(bob.take()))] == [n]
+        assert [entry.seq for entry in entries_in(bob.take())] == [n]
     assert slow.unsent_bytes < 120_000
-    held = len(entries_in(list(slow._frames)))
+    held = len(entries_in(slow._frames))
     assert 0 < held < 40
     slow.reads = True
     slow.drain()
-    assert [entry.seq for entry in entries_in(list(slow.take()))] == list(range(1, 301))
+    assert [entry.seq for entry in entries_in(slow.take())] == list(range(1, 301))
     ann.push("s1", make_op(301, put("r301", a=1)))
-    assert [entry.seq for entry in entries_in(list(slow.take()))] == [301]
+    assert [entry.seq for entry in entries_in(slow.take())] == [301]
 
 
 def test_EN4_a_peer_that_takes_nothing_for_a_minute_is_closed() -> None:
@@ -669,7 +670,7 @@ def test_all_pushes_and_sign_ins_of_one_call_are_one_transaction() -> None:
         frames = client.take()
         for session in ("s1", "s2"):
             pages = [f for f in frames if isinstance(f, Entries) and f.session == session]
-            assert [entry.seq for entry in entries_in(list(pages))] == list(range(1, 11))
+            assert [entry.seq for entry in entries_in(pages)] == list(range(1, 11))
 
 
 def test_a_frame_behind_a_push_sees_its_commit() -> None:
@@ -698,7 +699,7 @@ def test_what_came_before_a_disconnect_still_counts_and_nothing_is_sent_after_it
         Disconnected(ann.conn),
         Received(ann.conn, encode_frame(mark())),
     )
-    assert [entry.dot for entry in entries_in(list(bob.take()))] == [("ann", 1)]
+    assert [entry.dot for entry in entries_in(bob.take())] == [("ann", 1)]
     assert ann.take() == []
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
 from websockets.typing import Subprotocol
 
 from syncline.sync import FRAME_BYTES_BEFORE_SIGN_IN_MAX, FRAME_BYTES_MAX, PROTOCOL
@@ -130,7 +131,8 @@ class Gateway:
         if self._server is None:
             return
         for connection in list(self._waiting):
-            connection.transport.abort()
+            if connection.state is State.CONNECTING:
+                connection.transport.abort()
         self._server.close()
         await self._server.wait_closed()
         self._worker.stop()
