@@ -27,7 +27,6 @@ from syncline.sync import (
     Record,
     RecordChange,
     Stamp,
-    fold,
     pack,
     settle,
     unpack,
@@ -260,14 +259,15 @@ class Log:
             log.held[op.dot.client] = op.dot.n
         return log
 
-    def settle(self, record_id: str, write: Write) -> None:
-        before = self.records.get(record_id)
-        change = write.change(record_id)
-        outcome = settle(before, change, write.stamp, self.held)
-        effect = (
-            None if outcome.effect is None else Effect.decode(unpack(pack(outcome.effect.encode())))
+    def settle(self, record_id: str, write: Write) -> Effect | None:
+        """Settle one write; gives the effect as a replica reads it."""
+        settled_ = settle(
+            self.records.get(record_id), write.change(record_id), write.stamp, self.held
         )
-        folded = fold(before, change, write.stamp, effect)
-        assert folded == outcome.record, "a replica that folds the effect has another record"
-        self.records[record_id] = outcome.record
-        self.lost[record_id] += outcome.lost
+        self.records[record_id] = settled_.record
+        self.lost[record_id] += settled_.lost
+        return None if settled_.effect is None else _sent(settled_.effect)
+
+
+def _sent(effect: Effect) -> Effect | None:
+    return Effect.decode(unpack(pack(effect.encode())))

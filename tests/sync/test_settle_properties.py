@@ -20,7 +20,7 @@ from tests.sync.settling_model import (
 )
 
 from syncline.sync import Order as VectorOrder
-from syncline.sync import Record, compare, resolve_conflicts
+from syncline.sync import Record, compare, fold, resolve_conflicts
 
 ORDER = st.lists(st.integers(0, 5), max_size=12)
 PICKS = st.lists(st.integers(0, 11), max_size=4)
@@ -70,6 +70,46 @@ def test_ST9_what_is_listed_was_unseen_by_its_winner_when_causes_arrive_first(
         by_stamp = {write.stamp: write for write in writes_of(ops, record_id)}
         for one in lost:
             assert not by_stamp[one.winner].saw(by_stamp[one.loser])
+
+
+@given(STEPS, ORDER)
+def test_WR1_a_stamp_set_by_the_rule_is_never_stale_in_any_arrival_order(
+    steps: list[Any], order: list[int]
+) -> None:
+    ops = history(steps)
+    for op in ops:
+        for record_id, write in op.writes.items():
+            for earlier in writes_of(ops, record_id, op.seen):
+                assert write.stamp > earlier.stamp
+    Log.of(interleaved(ops, order))  # StaleStamp would come out of here
+
+
+@given(STEPS)
+def test_WR2_the_context_is_the_vector_of_the_record_that_the_author_saw(steps: list[Any]) -> None:
+    ops = history(steps)
+    for op in ops:
+        replica = Log.of(other for other in ops if other.dot in op.seen)
+        for record_id, write in op.writes.items():
+            record = replica.records.get(record_id)
+            assert write.change(record_id).context == ({} if record is None else record.vector)
+
+
+@given(STEPS, ORDER)
+def test_ST14_folding_effects_alone_gives_the_state_that_settling_gave(
+    steps: list[Any], order: list[int]
+) -> None:
+    ops = interleaved(history(steps), order)
+    server = Log.of([])
+    replica: dict[str, Record] = {}
+    for op in ops:
+        for record_id, write in op.writes.items():
+            effect = server.settle(record_id, write)
+            change = write.change(record_id)
+            replica[record_id] = fold(replica.get(record_id), change, write.stamp, effect)
+        server.held[op.dot.client] = op.dot.n
+    assert {name: one.encode() for name, one in replica.items()} == {
+        name: one.encode() for name, one in server.records.items()
+    }
 
 
 def _states(steps: list[Any], *picks: list[int]) -> list[tuple[Record, ...]]:
