@@ -712,7 +712,7 @@ def test_a_connection_leaves_nothing_behind() -> None:
         ann.push("s1", make_op(1, put(a=1)))
         ann.hang_up()
     engine = server.engine
-    assert not engine._peers and not engine._peers_by_client and not engine._listeners
+    assert not engine._peers and not engine._peers_by_client and not engine._requests._listeners
     assert not engine._hub._subscribers and not engine._hub._behind
     assert engine.next_deadline() is None
 

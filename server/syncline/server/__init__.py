@@ -4,6 +4,7 @@
 without sockets, threads or clocks; stores and the interface they share are beside it.
 """
 
+from ._audit import Author
 from ._auth import ANONYMOUS, Principal, Tokens
 from ._coordinator import (
     AHEAD_US_MAX,
@@ -32,7 +33,6 @@ from ._peer import (
 )
 from ._restore import Restored, backup, restore
 from ._server import DEFAULT_HOST, DEFAULT_PORT, SyncServer
-from ._settling import Author
 from ._sqlite_store import SqliteStore
 from ._store import (
     Head,

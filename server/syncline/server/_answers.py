@@ -67,7 +67,10 @@ def opened(store: Store, client: str, frame: Open, bootstrap_entries_min: int) -
         stand = "bootstrap"
     else:
         here = _hash_at(store, frame.session, frame.seq, head)
-        stand = "catch_up" if here is not None and here == frame.hash else "diverged"
+        if here is None and frame.seq == head.floor:
+            stand = "bootstrap"
+        else:
+            stand = "catch_up" if here is not None and here == frame.hash else "diverged"
     return Opened(
         session=frame.session,
         stand=stand,  # type: ignore[arg-type]

@@ -28,7 +28,8 @@ from syncline.sync import (
     resolve_conflicts,
 )
 
-from ._settling import REPEAT_BYTES_MAX, Author, SessionWork, busy
+from ._audit import Author
+from ._settling import REPEAT_BYTES_MAX, SessionWork, busy
 from ._store import Head, Identity, LogRow, RecordKey, Store, Transaction
 
 AHEAD_US_MAX = 60_000_000

@@ -15,45 +15,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from syncline.sync import (
     PROTOCOL_VERSION,
     Busy,
-    Compare,
     ErrorFrame,
     Forbidden,
     Frame,
     Hello,
-    History,
-    ListSessions,
-    Malformed,
     MalformedFrame,
     Mark,
-    Marked,
-    Open,
     ProtocolError,
     Push,
     Refused,
-    SessionItem,
-    Sessions,
-    Signal,
-    Snapshot,
     SyncError,
-    TooManyRequests,
     ToServer,
     Unauthenticated,
     UnknownVersion,
     Welcome,
-    decode_op,
     decode_to_server,
     encode_frame,
     error_frame,
 )
 
-from . import _answers as answers
 from ._auth import ANONYMOUS, Tokens
-from ._coordinator import AHEAD_US_MAX, Committed, PushedOps, SignIn, SyncCoordinator
+from ._coordinator import AHEAD_US_MAX, SignIn, SyncCoordinator
 from ._hub import Hub
 from ._peer import (
     CLOSE_BAD_DATA,
@@ -72,10 +58,10 @@ from ._peer import (
     Peer,
     Received,
     Send,
-    Subscription,
     Tick,
 )
-from ._settling import BUSY_RETRY_MS, Author
+from ._requests import Group, Requests
+from ._settling import BUSY_RETRY_MS
 from ._store import Store
 
 HELLO_US_MAX = 5_000_000
@@ -83,21 +69,8 @@ STALL_US_MAX = 60_000_000
 """A peer that takes none of what it was sent for so long is let go."""
 PEER_BUFFER_BYTES_MAX = 1 << 20
 BOOTSTRAP_ENTRIES_MIN = 1000
-OPEN_SESSIONS_MAX = 2000
-"""On one connection; a ``marked`` frame has to name them all."""
 
 _log = logging.getLogger("syncline.server")
-
-
-@dataclass(slots=True)
-class _Group:
-    """What one transaction is to commit, and what is said right after it."""
-
-    pushes: list[tuple[Peer, PushedOps]] = field(default_factory=list)
-    sign_ins: list[tuple[Peer, Hello]] = field(default_factory=list)
-    marks: list[tuple[Peer, Mark]] = field(default_factory=list)
-    waiting: set[int] = field(default_factory=set)
-    """Connections that have something in this group."""
 
 
 class ServerEngine:
@@ -115,9 +88,9 @@ class ServerEngine:
         self._store = store
         self._tokens = tokens
         self._ahead_us_max = ahead_us_max
-        self._bootstrap_entries_min = bootstrap_entries_min
         self._coordinator = SyncCoordinator(store, ahead_us_max=ahead_us_max)
         self._hub = Hub(store, self._send, self._lost, peer_buffer_bytes_max)
+        self._requests = Requests(store, self._hub, self._send, bootstrap_entries_min)
         self._now = 0
         self._out: list[Output] = []
         self._consumed: dict[int, int] = {}
@@ -125,7 +98,6 @@ class ServerEngine:
         self._unread: dict[int, Peer] = {}
         self._gone: list[Peer] = []
         self._peers_by_client: dict[str, Peer] = {}
-        self._listeners: dict[int, Peer] = {}
         # Deadlines by connection, the earliest first, since each kind has one length.
         self._hello_due: dict[int, int] = {}
         self._drain_due: dict[int, int] = {}
@@ -138,7 +110,7 @@ class ServerEngine:
             self._take(item)
         self._expire()
         while True:
-            group = _Group()
+            group = Group()
             for peer in list(self._unread.values()):
                 self._read(peer, group)
                 if not peer.inbox:
@@ -192,7 +164,7 @@ class ServerEngine:
 
     # Reading frames.
 
-    def _read(self, peer: Peer, group: _Group) -> None:
+    def _read(self, peer: Peer, group: Group) -> None:
         """Deal with the peer's frames up to one that has to wait for the group's commit."""
         while peer.inbox and peer.conn in self._peers:
             if not (self._hub.has_room(peer) or peer.gone):
@@ -215,7 +187,7 @@ class ServerEngine:
                 return
             self._answer(peer, frame, group)
 
-    def _answer(self, peer: Peer, frame: ToServer | None, group: _Group) -> None:
+    def _answer(self, peer: Peer, frame: ToServer | None, group: Group) -> None:
         session = getattr(frame, "session", None)
         try:
             if peer.principal is None or isinstance(frame, Hello):
@@ -225,7 +197,7 @@ class ServerEngine:
                 self._tell(peer, Forbidden(f"no access to session {session}"), session)
             else:
                 assert frame is not None
-                self._serve(peer, frame, group)
+                self._requests.serve(peer, frame, group)
         except ProtocolError as error:
             self._fail(peer, error, CLOSE_PROTOCOL)
         except Refused as error:
@@ -239,33 +211,7 @@ class ServerEngine:
             )
             self._send(peer, encode_frame(frame_))
 
-    def _serve(self, peer: Peer, frame: ToServer, group: _Group) -> None:
-        assert peer.principal is not None
-        match frame:
-            case Push():
-                self._push(peer, frame, group)
-            case Mark():
-                if peer.conn in group.waiting:
-                    group.marks.append((peer, frame))
-                else:
-                    self._mark(peer, frame)
-            case ListSessions():
-                self._listeners[peer.conn] = peer
-                self._say(peer, answers.sessions_page(self._store, peer.principal, frame.after))
-            case Open():
-                self._open(peer, frame)
-            case Compare():
-                self._say(peer, answers.common(self._store, frame))
-            case Snapshot():
-                self._say(peer, answers.snapshot_page(self._store, peer.client, frame))
-            case History():
-                self._say(peer, answers.history_page(self._store, frame))
-            case Signal():
-                if frame.session in peer.subscriptions:
-                    frame = frame.model_copy(update={"client": peer.client})
-                    self._hub.relay(frame.session, encode_frame(frame), peer)
-
-    def _hello(self, peer: Peer, frame: ToServer | None, group: _Group) -> None:
+    def _hello(self, peer: Peer, frame: ToServer | None, group: Group) -> None:
         if peer.principal is not None:
             raise MalformedFrame("a second hello on one connection")
         if not isinstance(frame, Hello):
@@ -285,42 +231,9 @@ class ServerEngine:
         group.sign_ins.append((peer, frame))
         group.waiting.add(peer.conn)
 
-    def _open(self, peer: Peer, frame: Open) -> None:
-        session = frame.session
-        known = session in peer.subscriptions or session in peer.unsubscribed
-        if not known and len(peer.subscriptions) + len(peer.unsubscribed) >= OPEN_SESSIONS_MAX:
-            raise TooManyRequests(f"{OPEN_SESSIONS_MAX} sessions are open on this connection")
-        self._hub.unsubscribe(peer, session)
-        opened = answers.opened(self._store, peer.client, frame, self._bootstrap_entries_min)
-        self._say(peer, opened)
-        if opened.stand == "catch_up":
-            peer.unsubscribed.discard(session)
-            cursor = Subscription(session, frame.seq, frame.hash or opened.genesis)
-            self._hub.subscribe(peer, cursor, opened.head)
-        else:
-            peer.unsubscribed.add(session)
-
-    def _push(self, peer: Peer, frame: Push, group: _Group) -> None:
-        assert peer.principal is not None
-        subscription = peer.subscriptions.get(frame.session)
-        if subscription is None:
-            if frame.session not in peer.unsubscribed:
-                raise Malformed(f"session {frame.session} is not open on this connection")
-            return
-        ops = [decode_op(op) for op in frame.ops]
-        author = Author(peer.client, peer.principal.name)
-        push = PushedOps(frame.session, author, ops, subscription.lane)
-        group.pushes.append((peer, push))
-        group.waiting.add(peer.conn)
-
-    def _mark(self, peer: Peer, frame: Mark) -> None:
-        heads = [(session, answers.head_of(self._store, session)) for session in peer.subscriptions]
-        marked = tuple((session, head.epoch, head.seq) for session, head in heads)
-        self._say(peer, Marked(id=frame.id, heads=marked))
-
     # Committing.
 
-    def _commit(self, group: _Group) -> None:
+    def _commit(self, group: Group) -> None:
         sign_ins = [SignIn(hello.client, hello.incarnation) for _, hello in group.sign_ins]
         pushes = [push for _, push in group.pushes]
         result = self._coordinator.commit_group(pushes, self._now, sign_ins)
@@ -335,13 +248,13 @@ class ServerEngine:
                 self._say(peer, answer)
         for committed in result.committed:
             if committed.created:
-                self._announce(committed)
+                self._requests.announce(committed)
             self._hub.publish(committed)
         if result.uncertain:
             for session in {push.session for push in pushes}:
                 self._hub.look_again(session)
         for peer, mark in group.marks:
-            self._mark(peer, mark)
+            self._requests.mark(peer, mark)
 
     def _welcome(self, peer: Peer, hello: Hello) -> None:
         older = self._peers_by_client.get(peer.client)
@@ -362,14 +275,6 @@ class ServerEngine:
                 ahead_us_max=self._ahead_us_max,
             ),
         )
-
-    def _announce(self, committed: Committed) -> None:
-        head = committed.head
-        item = SessionItem(committed.session, head.label, head.epoch, head.seq)
-        data = encode_frame(Sessions(items=(item,)))
-        for peer in self._listeners.values():
-            if peer.principal is not None and peer.principal.may_open(committed.session):
-                self._send(peer, data)
 
     def _lost(self, peer: Peer, session: str, error: Exception) -> None:
         """A peer cannot be caught up with a session."""
@@ -409,7 +314,7 @@ class ServerEngine:
         self._hub.forget(peer)
         self._peers.pop(peer.conn, None)
         self._unread.pop(peer.conn, None)
-        self._listeners.pop(peer.conn, None)
+        self._requests.forget(peer)
         self._hello_due.pop(peer.conn, None)
         self._drain_due.pop(peer.conn, None)
         if self._peers_by_client.get(peer.client) is peer:

@@ -48,6 +48,7 @@ from syncline.sync import (
     settle,
 )
 
+from ._audit import Author, lost_rows, refusal_row
 from ._store import (
     Head,
     Identity,
@@ -71,14 +72,6 @@ LABEL_CHARS_MAX = 200
 BUSY_RETRY_MS = 1000
 
 _HEADER = RecordKey(HEADER_COLLECTION, HEADER_ID)
-
-
-@dataclass(frozen=True, slots=True)
-class Author:
-    """Who pushes: the client, and the principal it signed in as."""
-
-    client: str
-    principal: str
 
 
 @dataclass(slots=True)
@@ -175,8 +168,8 @@ class SessionWork:
             author.client, op.n, refused.code, refused.reason[:4096], refused.detail, digest
         )
         self._consume(author, row, self._running(author, op.n, digest))
-        facts = {"epoch": self._store.epoch, "dot": [author.client, op.n], "code": refused.code}
-        self._ledger.append(self._ledger_row("refusal", author, facts))
+        place = (self._store.epoch, op.n)
+        self._ledger.append(refusal_row(self._now, self.session, author, place, refused.code))
         return self._answer_of(op.n, row)
 
     def write(self) -> None:
@@ -333,7 +326,8 @@ class SessionWork:
                 self._label = _label_of(one.record)
         if conflicts:
             self._conflicts += conflicts
-            self._record_lost(author, seq, n, conflicts)
+            place = (entry.epoch, seq, n)
+            self._ledger += lost_rows(self._now, self.session, author, place, conflicts)
 
     def _record(self, key: RecordKey) -> _Held:
         held = self._held.get(key)
@@ -360,27 +354,6 @@ class SessionWork:
             f"the stamp is {(at - self._now) // 1_000_000} s ahead of the server's clock",
             server_clock=self._now,
         )
-
-    def _record_lost(
-        self, author: Author, seq: int, n: int, conflicts: Iterable[Conflict | Closed]
-    ) -> None:
-        for lost in conflicts:
-            if isinstance(lost, Conflict):
-                facts = {
-                    "epoch": self._store.epoch,
-                    "seq": seq,
-                    "dot": [author.client, n],
-                    "collection": lost.collection,
-                    "id": lost.record_id,
-                    "field": lost.field,
-                    "winner": list(lost.winner),
-                    "loser": list(lost.loser),
-                }
-                self._ledger.append(self._ledger_row("lost", author, facts))
-
-    def _ledger_row(self, kind: str, author: Author, facts: dict[str, object]) -> LedgerRow:
-        identity = {"principal": author.principal, "client": author.client}
-        return LedgerRow(kind, self._now, self.session, facts, identity)
 
     # Numbers.
 
