@@ -53,6 +53,8 @@ LEASE_US = 10_000_000
 """A holder that was killed or stopped is believed to hold the lease for this long."""
 CLOCK_STEP_US = 5_000
 """A measured offset is kept when it moved by more; below, it is the network's noise."""
+CLOCK_SET_BACK_US = 1_000_000
+"""Time this far before the last that a server told means that the local clock was set since."""
 AHEAD_US_MAX = 60_000_000
 
 
@@ -109,7 +111,17 @@ class Core:
     def now(self) -> int:
         """The local clock plus the measured offset, in microseconds since the Unix epoch."""
         with self.database.reading() as db:
-            return self.clock() + int(meta(db, "offset_us", 0))
+            return self._now(int(meta(db, "offset_us", 0)), int(meta(db, "server_clock", 0)))
+
+    def _now(self, offset: int, server_clock: int) -> int:
+        """``server_clock`` is the last time of day that a server told.
+
+        It cannot be earlier than that now. When it seems so, somebody has set the local clock since
+        (most often: to the right time), and the offset, which was that of the old one, is void.
+        """
+        clock = self.clock()
+        now = clock + offset
+        return max(now, 0) if now >= server_clock - CLOCK_SET_BACK_US else max(clock, server_clock)
 
     @contextlib.contextmanager
     def op(self, session: str) -> Iterator[OpWriter]:
@@ -131,7 +143,8 @@ class Core:
     def _new_writer(self, db: sqlite3.Connection, session: str) -> OpWriter:
         known = dict(
             db.execute(
-                "SELECT key, value FROM syncline_meta WHERE key IN ('client','former','offset_us')"
+                "SELECT key, value FROM syncline_meta"
+                " WHERE key IN ('client', 'former', 'offset_us', 'server_clock')"
             ).fetchall()
         )
         return OpWriter(
@@ -140,7 +153,7 @@ class Core:
             client=known["client"],
             former=tuple(unpack(known["former"])),
             salt=self.random_bytes(16),
-            now=self.clock() + known["offset_us"],
+            now=self._now(known["offset_us"], known.get("server_clock", 0)),
             outbox_ops_max=self._outbox_ops_max,
         )
 
@@ -382,6 +395,7 @@ class Core:
             offset = server - (sent_at + self.clock()) // 2
             if abs(offset - known) > CLOCK_STEP_US:
                 set_meta(db, "offset_us", offset)
+            set_meta(db, "server_clock", server)
 
     def become_new_client(self) -> None:
         with self._syncing() as db:
@@ -544,6 +558,7 @@ class Core:
             server = detail.get("server_clock")
             if code == 3012 and type(server) is int:
                 set_meta(db, "offset_us", server - self.clock())
+                set_meta(db, "server_clock", server)
             seen = detail.get("seen")
             _healing.stamp_again(
                 db,

@@ -78,7 +78,9 @@ class Database:
         durability: Durability = "full",
         create: bool = True,
         factory: ConnectionFactory = connect,
+        on_disk: bool = True,
     ) -> None:
+        """``on_disk`` is False when the factory keeps the file elsewhere (in a simulated disk)."""
         self.path = path
         self.durability = durability
         self._factory = factory
@@ -89,13 +91,13 @@ class Database:
         self._commits = 0
         self._connection: sqlite3.Connection | None = None
         self._file_lock: IO[Any] | None = None
-        self.guarded = wal_reset_fault(sqlite3.sqlite_version_info)
-        _check_path(path, create)
-        fresh = not path.exists()
+        self._on_disk = on_disk
+        self.guarded = on_disk and wal_reset_fault(sqlite3.sqlite_version_info)
+        fresh = on_disk and _check_path(path, create)
         if self.guarded:
             self._file_lock = _open_lock_file(path)
         try:
-            self._open(fresh)
+            self._open()
         except BaseException:
             self._release_files()
             raise
@@ -104,19 +106,18 @@ class Database:
 
     # Opening and closing.
 
-    def _open(self, fresh: bool) -> None:
+    def _open(self) -> None:
         with self._exclusive(), _explained(self.path):
             connection = self._factory(self.path)
             try:
-                self._prepare(connection, fresh)
+                self._prepare(connection)
             except BaseException:
                 connection.close()
                 raise
             self._connection = connection
 
-    def _prepare(self, connection: sqlite3.Connection, fresh: bool) -> None:
-        if not fresh:
-            _check_identity(connection, self.path)
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        _check_identity(connection, self.path)
         connection.execute("PRAGMA journal_mode=WAL")
         self.set_durability(connection, self.durability)
         for pragma in ("wal_autocheckpoint=0", "mmap_size=0", "cell_size_check=ON"):
@@ -261,7 +262,7 @@ class Database:
         try:
             connection.close()
             fresh = self._factory(self.path)
-            self._prepare(fresh, fresh=False)
+            self._prepare(fresh)
         except sqlite3.Error as error:
             raise WriteUnknown(f"{self.path} cannot be read back: {error}") from error
         self._connection = fresh
@@ -270,7 +271,7 @@ class Database:
         """Move the WAL into the file when it is large. A failure costs nothing but its size."""
         wal = self.path.with_name(self.path.name + "-wal")
         with self.lock:
-            if self._connection is None or self._depth:
+            if self._connection is None or self._depth or not self._on_disk:
                 return
             try:
                 if wal.stat().st_size <= WAL_BYTES_MAX:
@@ -301,7 +302,8 @@ def _open_lock_file(path: Path) -> IO[Any]:
         raise ReadOnly(f"the lock file {lock} cannot be opened: {error.strerror}") from error
 
 
-def _check_path(path: Path, create: bool) -> None:
+def _check_path(path: Path, create: bool) -> bool:
+    """Refuse what cannot be a replica; whether the file is still to be made."""
     if path.is_dir():
         raise NotAReplica(f"{path} is a folder")
     if not path.exists() and not create:
@@ -310,6 +312,7 @@ def _check_path(path: Path, create: bool) -> None:
         raise NotFound(f"the folder {path.parent} does not exist")
     if path.exists() and path.stat().st_size and not _begins_like_sqlite(path):
         raise NotAReplica(f"{path} is not a replica: it is no SQLite file")
+    return not path.exists()
 
 
 def _begins_like_sqlite(path: Path) -> bool:
