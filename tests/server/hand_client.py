@@ -23,6 +23,8 @@ from syncline.server import (
 from syncline.sync import (
     Change,
     Dot,
+    Entries,
+    Entry,
     Frame,
     Hello,
     Mark,
@@ -40,6 +42,7 @@ from syncline.sync import (
     encode_body,
     encode_frame,
     encode_op,
+    walk_chain,
 )
 
 NOW = 1_700_000_000_000_000
@@ -201,3 +204,29 @@ def push_of(session: str, *ops: Op | VoidOp) -> Push:
 
 def mark(id_: int = 1) -> Mark:
     return Mark(id=id_)
+
+
+def entries_in(frames: Sequence[Frame]) -> list[Entry]:
+    """The entries of these frames, which must follow on each other and on the chain."""
+    entries: list[Entry] = []
+    previous: bytes | None = None
+    for frame in frames:
+        assert isinstance(frame, Entries), frame
+        page = [Entry.decode(data) for data in frame.entries]
+        assert page[0].seq == frame.seq
+        assert previous is None or frame.previous == previous
+        for entry, hash_ in walk_chain(page, frame.previous):
+            assert not entries or entry.seq == entries[-1].seq + 1
+            entries.append(entry)
+            previous = hash_
+    return entries
+
+
+def filled(server: HandServer, session: str, count: int, bytes_each: int = 0) -> HandClient:
+    """A client that has pushed so many ops, each to a record of its own."""
+    ann = server.sign_in("ann")
+    ann.open(session)
+    ops = [make_op(n, put(f"r{n}", text="x" * bytes_each)) for n in range(1, count + 1)]
+    for start in range(0, count, 500):
+        ann.push(session, *ops[start : start + 500])
+    return ann
