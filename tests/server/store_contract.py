@@ -298,6 +298,19 @@ class StoreContract:
             add_entries(tx, [log_row(3)])
         assert store.hash_at("s", 3) == log_row(3).hash
 
+    def test_a_session_that_was_rolled_back_leaves_no_trace_in_the_next(self, store: Store) -> None:
+        with pytest.raises(Abandoned), store.transaction() as tx:
+            tx.create("s", GENESIS, 1)
+            tx.put_records("s", [RecordRow("notes", "n1", 1, b"abandoned")])
+            raise Abandoned
+        make_session(store, 0, "t")
+        make_session(store, 0, "s")
+        with store.transaction() as tx:
+            tx.put_records("s", [RecordRow("notes", "n1", 1, b"mine")])
+        with store.transaction() as tx:
+            assert tx.records("t", [RecordKey("notes", "n1")]) == {}
+            assert list(tx.records("s", [RecordKey("notes", "n1")]).values()) == [b"mine"]
+
     def test_a_failed_transaction_leaves_the_store_usable(self, store: Store) -> None:
         for _ in range(3):
             with pytest.raises(Abandoned), store.transaction():
@@ -397,6 +410,19 @@ class StoreContract:
         assert (second.head.seq, second.rows[0], second.vector) == (3, newer, {"ann": 3, "bob": 5})
         # Asked again, by whom so ever, the same part comes.
         assert store.snapshot("s", first.after, "eve", 1, ALL, ALL) == second
+
+    def test_a_snapshot_follows_what_is_written_and_what_is_rolled_back(self, store: Store) -> None:
+        make_session(store, 2)
+        records = fill(store)
+        assert walk(store, "eve", 1, ALL, ALL)[0] == records
+        added = RecordRow("notes", "n2", 2, b"")
+        with pytest.raises(Abandoned), store.transaction() as tx:
+            tx.put_records("s", [added])
+            raise Abandoned
+        assert walk(store, "eve", 1, ALL, ALL)[0] == records
+        with store.transaction() as tx:
+            tx.put_records("s", [added])
+        assert walk(store, "eve", 1, ALL, ALL)[0] == [*records[:2], added, *records[2:]]
 
     @pytest.mark.parametrize(
         "after",

@@ -171,10 +171,14 @@ def test_the_new_epoch_is_above_that_of_the_file_which_is_replaced(path: Path, s
 
 def test_a_restore_fills_the_place_of_a_lost_file(path: Path, saved: Path) -> None:
     make_file(path, groups=1)
-    path.rename(saved)
+    backup(path, saved)
+    store = SqliteStore(path)
+    write_group(store)
+    left = path.with_name("server.db-wal").read_bytes()
+    store.close()
+    path.unlink()
     # What lies about of the lost file must not be taken for the new one's.
-    path.with_name("server.db-wal").write_bytes(b"stale" * 1000)
-    path.with_name("server.db-shm").write_bytes(b"stale" * 1000)
+    path.with_name("server.db-wal").write_bytes(left)
     assert restore(path, saved)[1:] == (1, 2)
     assert read(path)[1] == 20
     assert [name for name in names(path) if "server" in name] == ["server.db", "server.db-lock"]
@@ -230,7 +234,7 @@ def test_no_server_may_be_running_on_the_file(path: Path, saved: Path) -> None:
     backup(path, saved)
     store = SqliteStore(path)
     for source in (saved, None):
-        with pytest.raises(FileInUse):
+        with pytest.raises(FileInUse, match="server.db is in use"):
             restore(path, source)
     store.close()
     assert names(path) == ["saved.db", "server.db", "server.db-lock"]
