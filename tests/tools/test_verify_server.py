@@ -63,7 +63,7 @@ def test_the_good_file_has_something_of_everything_that_is_guarded(good: Path) -
 
 
 @settings(
-    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data(), position=st.integers(0, 4095), mask=st.integers(1, 255))
 def test_no_byte_of_a_hash_entry_state_or_ledger_row_changes_unseen(
@@ -87,7 +87,7 @@ def test_an_integer_in_another_width_does_not_pass_for_the_same_bytes(copied: Pa
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(position=st.integers(0, 1 << 20), mask=st.integers(1, 255))
 def test_any_flipped_byte_of_the_file_is_survived(
@@ -182,7 +182,7 @@ PLAIN = st.recursive(
 
 
 @settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(part=st.sampled_from(["body", "effects", "effect", "change"]), value=PLAIN)
 def test_any_values_at_all_inside_of_a_forged_entry_are_survived(

@@ -25,6 +25,7 @@ from syncline.sync import (
     NotFound,
     Record,
     decode_conflict,
+    unpack,
 )
 
 FORMAT = 1
@@ -59,11 +60,20 @@ class DataReader:
         self._prefix = "" if self._server else "syncline_"
 
     def identity(self) -> dict[str, Any]:
-        """Whose file it is: the store's id and epoch, or the replica's client id."""
+        """Whose file it is; of a replica also how its connection stands, since when and why."""
         table = "store" if self._server else "syncline_meta"
         values = dict(self._db.execute(f"SELECT key, value FROM {table}"))
-        keys = ("store_id", "epoch") if self._server else ("client",)
-        return {key: values.get(key) for key in keys}
+        if self._server:
+            return {key: values.get(key) for key in ("store_id", "epoch")}
+        link = unpack(values["link"]) if "link" in values else {}
+        return {
+            "client": values.get("client"),
+            "connection": link.get("state", "never connected"),
+            "reason": link.get("reason"),
+            "url": link.get("url"),
+            "since": link.get("since"),
+            "synced_at": values.get("synced_at"),
+        }
 
     def sessions(self, only: str | None = None) -> list[SessionInfo]:
         """By id; ``only`` one of them. Raises NotFound (3113)."""

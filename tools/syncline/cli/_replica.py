@@ -37,11 +37,12 @@ def open_replica(path: str) -> Replica:
 
 
 def choose_session(replica: Replica, session_id: str | None, *, create: bool = False) -> Session:
-    """The session named, or the only one. With ``create``, one that is missing is made."""
+    """The session named, or the only one. With ``create``, one that is missing is made.
+
+    One that is named may be known to others only; so nothing is written of it but what is put.
+    """
     if session_id is not None:
-        if create and all(session.id != session_id for session in replica.sessions()):
-            return replica.create_session(session_id=session_id)
-        return replica.session(session_id)
+        return replica.session(session_id, create=create)
     known = replica.sessions()
     if len(known) > 1:
         names = ", ".join(session.id for session in known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ def serve(data: str | None, memory: bool, host: str, port: int, token_file: str 
         raise click.UsageError("Give --data FILE or --memory.")
     from syncline.server import MemoryStore, SqliteStore, SyncServer
 
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     tokens = _tokens(token_file)
     store: Store = MemoryStore() if data is None else SqliteStore(data)
     try:
