@@ -358,6 +358,16 @@ class Core:
     def is_booting(self, id_: str) -> bool:
         return self._read(id_).boot is not None
 
+    def boot_is_void(self, id_: str, epoch: int, head: int) -> bool:
+        """Whether the server has been restored below the bootstrap under way, or emptied.
+
+        The pages that came may hold what the restored log does not, and they do not tell.
+        """
+        boot = self._read(id_).boot
+        if boot is None or head == 0:
+            return boot is not None
+        return boot.target is not None and (epoch != boot.target[0] or head < boot.target[1])
+
     def boot_after(self, id_: str) -> bytes | None:
         """The cursor of the next page; None when no bootstrap wants pages."""
         boot = self._read(id_).boot
@@ -565,7 +575,7 @@ class Core:
                 session,
                 client,
                 first=n,
-                now=self.clock() + int(meta(db, "offset_us", 0)),
+                now=self._now(int(meta(db, "offset_us", 0)), int(meta(db, "server_clock", 0))),
                 ahead_us_max=AHEAD_US_MAX // 2,
                 above=seen if code == 3003 and type(seen) is int else 0,
             )

@@ -359,11 +359,14 @@ class ClientEngine:
         self._progress_at = now
         track.opened = frame
         self._core.check_lineage(track.id, frame.last, frame.running)
-        if frame.stand == "diverged" and self._core.is_booting(track.id):
+        diverged = frame.stand == "diverged"
+        if (diverged and self._core.is_booting(track.id)) or self._core.boot_is_void(
+            track.id, frame.epoch, frame.head
+        ):
             # The server changed under the bootstrap: back to what shows, and compare that.
             self._core.abandon_bootstrap(track.id)
             self._open(track.id)
-        elif frame.stand == "diverged":
+        elif diverged:
             track.low, track.high = 0, self._core.compare_from(track.id)
             self._compare(track, now)
         elif frame.stand == "bootstrap":

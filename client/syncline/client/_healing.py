@@ -208,7 +208,8 @@ def _renumber(db: sqlite3.Connection, session: SessionState, old: str, new: str)
         assert op.salt is not None
         n = numbers[op.n]
         running = running_hash(running, n, op_digest(op.salt, body))
-        moved = replace(op, n=n, body=body, running=running, former=Dot(old, op.n))
+        former = op.former or Dot(old, op.n)  # Whatever it was called since, this names it.
+        moved = replace(op, n=n, body=body, running=running, former=former)
         put_pending(db, session.key, moved)
         touched.update((change.collection, change.id) for change, _ in changes_on(moved))
         db.execute(
