@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tests.server.hand_client import NOW
 
@@ -10,13 +11,16 @@ from syncline.server import (
     Author,
     GroupResult,
     Lane,
+    LogRow,
     MemoryStore,
     PushedOps,
     RecordKey,
     RefusalRow,
     SyncCoordinator,
+    Transaction,
 )
 from syncline.sync import (
+    DiskFull,
     Dot,
     Entry,
     Op,
@@ -74,3 +78,31 @@ class World:
 
 def code_of(answers: Sequence[OpRefused]) -> list[tuple[int, int, bool]]:
     return [(answer.n, answer.code, answer.final) for answer in answers]
+
+
+class FailingStore(MemoryStore):
+    """A store whose commit fails when ``fails`` says so of the rows appended; or after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails: Callable[[list[LogRow]], bool] = lambda rows: False
+        self.after_commit = False
+        self.transactions = 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        self.transactions += 1
+        rows: list[LogRow] = []
+        with super().transaction() as tx:
+            append = tx.append
+
+            def watched(session: str, appended: Sequence[LogRow]) -> None:
+                rows.extend(appended)
+                append(session, appended)
+
+            tx.append = watched  # type: ignore[method-assign,assignment]
+            yield tx
+            if self.fails(rows) and not self.after_commit:
+                raise DiskFull("no space left")
+        if self.fails(rows):
+            raise DiskFull("nobody knows")

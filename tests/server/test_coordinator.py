@@ -135,6 +135,25 @@ def test_ST13_an_ops_outcome_is_the_strongest_of_its_changes() -> None:
     assert world.record("r1").visible == {"a": 1}
 
 
+def test_ST2_within_one_group_what_is_settled_counts_as_held() -> None:
+    world = World()
+    _, answers = world.group(
+        world.pushed("ann", make_op(1, put("r1", a=1))),
+        world.pushed("bob", make_op(1, patch("none", {"ann": 1}, a=1))),
+    )
+    assert code_of(answers) == [(1, 3002, True)]
+
+
+def test_BO1_a_row_names_the_last_entry_that_touched_it_and_no_refused_op() -> None:
+    world = World()
+    world.push("ann", make_op(1, put("r1", a=1)), make_op(2, put("r2", a=1)))
+    stale = make_op(1, patch("r1", {"ann": 1}, a=2), at=NOW - 1)
+    assert code_of(world.push("bob", stale)) == [(1, 3003, False)]
+    world.push("ann", make_op(3, patch("r2", {"ann": 2}, b=1), at=NOW + 1))
+    rows = world.store.snapshot("s1", b"", "x", 1, 1 << 30, 1 << 10).rows
+    assert {row.id: row.seq for row in rows} == {"r1": 1, "r2": 3}
+
+
 def test_each_lost_value_has_its_row_in_the_ledger_without_the_value() -> None:
     rows: list[LedgerRow] = []
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from tests.server.hand_client import NOW, make_op, put
-from tests.server.ops_world import World, code_of
+from tests.server.ops_world import FailingStore, World, code_of
 
 from syncline.server import (
-    LogRow,
-    MemoryStore,
     RecordKey,
     SignIn,
     SyncCoordinator,
-    Transaction,
 )
 from syncline.server import _settling as settling_module
 from syncline.sync import (
-    DiskFull,
     resolve_conflicts,
 )
 from syncline.sync import (
@@ -31,34 +25,6 @@ SECOND = 1_000_000
 
 
 # Failures.
-
-
-class FailingStore(MemoryStore):
-    """A store whose commit fails when ``fails`` says so of the rows appended; or after it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fails: Callable[[list[LogRow]], bool] = lambda rows: False
-        self.after_commit = False
-        self.transactions = 0
-
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        self.transactions += 1
-        rows: list[LogRow] = []
-        with super().transaction() as tx:
-            append = tx.append
-
-            def watched(session: str, appended: Sequence[LogRow]) -> None:
-                rows.extend(appended)
-                append(session, appended)
-
-            tx.append = watched  # type: ignore[method-assign,assignment]
-            yield tx
-            if self.fails(rows) and not self.after_commit:
-                raise DiskFull("no space left")
-        if self.fails(rows):
-            raise DiskFull("nobody knows")
 
 
 def test_PU11_a_group_that_does_not_commit_is_tried_again_op_by_op() -> None:

@@ -321,6 +321,39 @@ def test_SE5_a_cursor_below_the_floor_is_to_bootstrap() -> None:
     assert isinstance(below, ErrorFrame) and (below.code, below.session) == (3009, "s1")
 
 
+def test_SE5_a_cursor_at_the_floor_whose_hash_is_not_held_is_to_bootstrap() -> None:
+    class Compacted(MemoryStore):
+        def hash_at(self, session: str, seq: int) -> bytes | None:
+            return super().hash_at(session, seq) if seq > 3 else None
+
+    server = HandServer(Compacted())
+    ann = filled(server, "s1", 5)
+    with server.store.transaction() as tx:
+        head = tx.head("s1")
+        assert head is not None
+        tx.set_head("s1", replace(head, floor=3))
+    assert ann.open("s1", 3, b"h" * 32).stand == "bootstrap"
+    assert ann.open("s1", 4, b"h" * 32).stand == "diverged"
+
+
+def test_SE5_there_is_nothing_to_bootstrap_of_an_empty_log() -> None:
+    ann = HandServer().sign_in("ann")
+    opened = ann.ask(Open(session="s1", epoch=1, seq=0, hash=None, snapshot=True))
+    assert isinstance(opened, Opened) and opened.stand == "catch_up"
+
+
+def test_SE3_a_right_that_is_taken_away_ends_the_subscription_at_the_next_message() -> None:
+    server = HandServer()
+    ann, bob = server.sign_in("ann"), server.sign_in("bob")
+    for client in (ann, bob):
+        client.open("s1")
+    server.engine._peers[bob.conn].principal = Principal("bob", frozenset())
+    (error,) = bob.push("s1", make_op(1, put("b1", a=1)))
+    assert isinstance(error, ErrorFrame) and (error.code, error.session) == (3008, "s1")
+    ann.push("s1", make_op(1, put(a=1)))
+    assert bob.take() == []
+
+
 def test_SE5_an_unknown_session_has_diverged_from_a_client_that_has_a_history_of_it() -> None:
     ann = HandServer().sign_in("ann")
     assert ann.open("s1", 3, b"h" * 32).stand == "diverged"

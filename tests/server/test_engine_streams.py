@@ -12,6 +12,7 @@ from tests.server.hand_client import (
     push_of,
     put,
 )
+from tests.server.ops_world import FailingStore
 
 from syncline.server import (
     Close,
@@ -336,6 +337,21 @@ def test_a_connection_leaves_nothing_behind() -> None:
     assert not engine._peers and not engine._peers_by_client and not engine._requests._listeners
     assert not engine._hub._subscribers and not engine._hub._behind
     assert engine.next_deadline() is None
+
+
+def test_EN1_after_an_unknown_commit_what_is_durable_reaches_every_subscriber() -> None:
+    store = FailingStore()
+    server = HandServer(store)
+    ann, bob = server.sign_in("ann"), server.sign_in("bob")
+    for client in (ann, bob):
+        client.open("s1")
+    store.fails, store.after_commit = bool, True
+    answers = ann.push("s1", *(make_op(n, put(f"r{n}", a=1)) for n in (1, 2)))
+    repeats = [frame for frame in answers if isinstance(frame, OpRefused)]
+    assert [(answer.n, answer.code) for answer in repeats] == [(1, 0), (2, 0)]
+    pages = [frame for frame in answers if isinstance(frame, Entries)]
+    assert pages == bob.take()
+    assert [entry.seq for entry in entries_in(pages)] == [1, 2]
 
 
 def test_a_store_that_cannot_be_read_answers_busy_and_the_connection_goes_on() -> None:
