@@ -284,7 +284,7 @@ class Wire:
         """The server's materialised state, in bytes."""
         head = self.store.head(session)
         if head is None:
-            return {"seq": 0, "records": {}, "conflicts": {}, "vector": {}}
+            return {"seq": 0, "records": {}, "conflicts": {}}
         part = self.store.snapshot(session, b"", "", 1, 1 << 40, 1 << 40)
         return {
             "seq": head.seq,
@@ -292,7 +292,6 @@ class Wire:
             "hash": head.hash,
             "records": {(row.collection, row.id): row.state for row in part.rows},
             "conflicts": {row.id: row.encode() for row in part.conflicts},
-            "vector": part.vector,
         }
 
 
@@ -317,14 +316,12 @@ def state_of(replica: Replica, session: str) -> dict[str, Any]:
             " (SELECT gen FROM syncline_sessions)"
         ).fetchone()
         assert others == 0, "rows of a generation that is gone"
-        vector = replica._core._read(session).vector
     if seq == 0:
-        return {"seq": 0, "records": {}, "conflicts": {}, "vector": {}}
+        return {"seq": 0, "records": {}, "conflicts": {}}
     return {
         "seq": seq,
         "epoch": epoch,
         "hash": hash_,
         "records": {(collection, id_): state for collection, id_, state, _ in rows},
         "conflicts": {id_: data for id_, data, _ in conflicts},
-        "vector": vector,
     }

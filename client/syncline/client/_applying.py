@@ -180,7 +180,7 @@ def _settle_own(
     """
     if entry.client != client:
         return None
-    op = pending_op(db, session.key, entry.n)
+    op = pending_op(db, session.key, entry.n) or take_back_refused(db, session, client, entry)
     if op is None and session.boot is not None:
         return None
     if op is None or op.salt != entry.salt:
@@ -192,6 +192,28 @@ def _settle_own(
         settle_number(session, op.n, op.running)
         applied.settled.append((op.n, entry.outcome))
     return op
+
+
+def take_back_refused(
+    db: sqlite3.Connection, session: SessionState, client: str, entry: Entry
+) -> Pending | None:
+    """An own op that was refused for good, and that a restored server's log holds after all.
+
+    It is refused no longer. None when the entry is no such op.
+    """
+    if entry.client != client:
+        return None
+    row = db.execute(
+        "SELECT running FROM syncline_consumed WHERE session=? AND n=? AND salt=? AND seq IS NULL",
+        (session.key, entry.n, entry.salt),
+    ).fetchone()
+    if row is None:
+        return None
+    db.execute("DELETE FROM syncline_refused WHERE salt=?", (entry.salt,))
+    db.execute("DELETE FROM syncline_consumed WHERE session=? AND n=?", (session.key, entry.n))
+    stamps = tuple(accepted.stamp.updated_at for accepted in entry.read())
+    at = entry.accepted_at
+    return Pending(entry.n, entry.salt, stamps, entry.body, row[0], None, True, at)
 
 
 def _fold_entry(page: _Page, entry: Entry, applied: Applied, own: Pending | None) -> int:

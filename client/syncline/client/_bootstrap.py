@@ -24,7 +24,7 @@ from syncline.sync import (
     merge,
 )
 
-from ._applying import Applied, put_conflicts, repredict
+from ._applying import Applied, put_conflicts, repredict, take_back_refused
 from ._predict import Key, changes_on
 from ._rows import (
     PUT_RECORD,
@@ -49,6 +49,9 @@ def drop(db: sqlite3.Connection, session: SessionState) -> None:
     if session.boot is None:
         return
     _forget_gen(db, session.boot.gen)
+    # Its entries too, which may be of a history that is no more. (Those that a healing brought
+    # stay until the next one finds the common seq.)
+    db.execute("DELETE FROM syncline_entries WHERE session=? AND seq>?", (session.key, session.seq))
     session.boot = Boot(next_gen(db), healing=session.boot.healing)
 
 
@@ -89,8 +92,15 @@ def _keep_entry(
 ) -> None:
     """Entries with events, and those of own pending ops, are kept whole, holes between them."""
     entry = Entry.decode(item)
+    held = db.execute(
+        "SELECT 1 FROM syncline_entries WHERE session=? AND seq=? AND hash=?",
+        (session.key, entry.seq, hash_),
+    ).fetchone()
+    if held is not None:
+        return  # An own one knows its number too, which this page does not tell.
     op = pending_op(db, session.key, entry.n) if entry.client == client else None
-    own = op is not None and op.salt == entry.salt
+    if op is None or op.salt != entry.salt:
+        op = take_back_refused(db, session, client, entry)
     events = events_in([accepted.change for accepted in entry.read()])
     db.execute(
         "INSERT OR REPLACE INTO syncline_entries (session, seq, hash, events, entry, salt, n,"
@@ -101,9 +111,9 @@ def _keep_entry(
             hash_,
             events,
             item,
-            op.salt if own and op else None,
-            op.n if own and op else None,
-            op.running if own and op else None,
+            None if op is None else op.salt,
+            None if op is None else op.n,
+            None if op is None else op.running,
         ),
     )
 

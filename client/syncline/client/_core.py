@@ -355,6 +355,20 @@ class Core:
         with self.database.reading() as db:
             return lowest_pending(db, session_row(db, id_))
 
+    def snapshot_from(self, id_: str) -> int:
+        """The own number from which a snapshot shall bring the entries.
+
+        After a healing, entries that this replica has settled may stand at other places.
+        """
+        with self.database.reading() as db:
+            session = session_row(db, id_)
+            if session.boot is None or not session.boot.healing:
+                return lowest_pending(db, session)
+            (held,) = db.execute(
+                "SELECT max(n) FROM syncline_entries WHERE session=?", (session.key,)
+            ).fetchone()
+            return int(held or 0) + 1
+
     def is_booting(self, id_: str) -> bool:
         return self._read(id_).boot is not None
 

@@ -431,7 +431,7 @@ class ClientEngine:
         self._ask_page(track, self._core.boot_after(track.id) or b"")
 
     def _ask_page(self, track: Track, after: bytes) -> None:
-        pending_from = self._core.lowest_pending(track.id)
+        pending_from = self._core.snapshot_from(track.id)
         self._send(Snapshot(session=track.id, after=after, pending_from=pending_from))
 
     def _snapshot_page(self, frame: SnapshotPage, now: int) -> None:

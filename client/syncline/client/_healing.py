@@ -106,6 +106,7 @@ def go_back(
     """
     count = _requeue_former(db, session, client, common, now)
     count += requeue(db, session, last, now)
+    _await_again(db, session, common, last, now)
     db.execute("DELETE FROM syncline_entries WHERE session=? AND seq>?", (session.key, common))
     db.execute(
         "UPDATE syncline_entries SET n=NULL, running=NULL WHERE session=? AND n>?",
@@ -114,6 +115,18 @@ def go_back(
     _bootstrap.begin(db, session, healing=True)
     notice(db, now, "healed", session.id, common=common, was_at=session.seq, requeued=count)
     return count
+
+
+def _await_again(
+    db: sqlite3.Connection, session: SessionState, common: int, last: int, now: int
+) -> None:
+    """Own ops that the server has at another place now wait until their new entries come."""
+    rows = db.execute(
+        "SELECT entry, n, running FROM syncline_entries WHERE session=? AND seq>? AND n<=?",
+        (session.key, common, last),
+    ).fetchall()
+    for data, n, running in rows:
+        put_pending(db, session.key, _as_pending(Entry.decode(data), n, running, None, now))
 
 
 def requeue(db: sqlite3.Connection, session: SessionState, last: int, now: int) -> int:
