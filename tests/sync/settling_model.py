@@ -254,13 +254,16 @@ class Log:
     def of(ops: Iterable[WrittenOp]) -> Log:
         log = Log({}, {}, {name: [] for name in RECORDS})
         for op in ops:
-            for record_id, write in op.writes.items():
-                log.settle(record_id, write)
-            log.held[op.dot.client] = op.dot.n
+            log.add(op)
         return log
 
-    def settle(self, record_id: str, write: Write) -> Effect | None:
-        """Settle one write; gives the effect as a replica reads it."""
+    def add(self, op: WrittenOp) -> dict[str, Effect | None]:
+        """Settle one op; gives its effects as a replica reads them."""
+        effects = {name: self._settle(name, write) for name, write in op.writes.items()}
+        self.held[op.dot.client] = op.dot.n
+        return effects
+
+    def _settle(self, record_id: str, write: Write) -> Effect | None:
         settled_ = settle(
             self.records.get(record_id), write.change(record_id), write.stamp, self.held
         )

@@ -116,6 +116,22 @@ def test_ST11_concurrent_states_join_field_by_field_and_say_what_lost() -> None:
     assert resolve_conflicts(theirs, mine) == expected
 
 
+def test_ST8_joining_lists_what_a_put_cleared_unseen_and_not_what_it_had_seen() -> None:
+    seen, unseen, put = Stamp(1, "cyd", 1), Stamp(5, "ann", 1), Stamp(7, "bob", 1)
+    mine = Record(
+        {"old": 0, "f": 1, "same": 2},
+        {"old": seen, "f": unseen, "same": unseen},
+        None,
+        True,
+        unseen,
+        {"ann": 1, "cyd": 1},
+    )
+    theirs = record({"same": 2}, put, {"bob": 1, "cyd": 1}, floor=put)
+    for resolution in (resolve_conflicts(mine, theirs), resolve_conflicts(theirs, mine)):
+        assert resolution.record.fields == {"same": 2}
+        assert resolution.lost == (Lost("f", 1, unseen, put),)
+
+
 def test_ST10_joining_lists_an_edit_that_a_deletion_had_not_seen() -> None:
     edit, later, deletion = Stamp(1, "ann", 1), Stamp(2, "cyd", 1), Stamp(3, "bob", 1)
     edited = Record(

@@ -204,6 +204,17 @@ def test_ST10_an_edit_older_than_the_newest_one_seen_is_not_deleted_in_silence()
     assert other_order.lost == (Lost(LIFE, {"f": 2}, older, died),)
 
 
+def test_ST10_of_several_unseen_edits_the_newest_is_the_loser() -> None:
+    first, second, died = Stamp(11, "ann", 2), Stamp(12, "bob", 1), Stamp(30, "cyd", 1)
+    settled = after(
+        base(f=1, g=1),
+        (patch({"ann": 1}, f=2), first),
+        (patch({"ann": 1}, g=2), second),
+        (delete({"ann": 1}), died),
+    )
+    assert settled.lost == (Lost(LIFE, {"f": 2, "g": 2}, second, died),)
+
+
 def test_ST10_an_edit_under_a_newer_deletion_lists_what_it_named() -> None:
     died, edit = Stamp(30, "cyd", 1), Stamp(20, "bob", 1)
     settled = after(base(f=1, g=1), (delete({"ann": 1}), died), (patch({"ann": 1}, g=2), edit))

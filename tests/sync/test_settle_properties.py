@@ -19,8 +19,8 @@ from tests.sync.settling_model import (
     writes_of,
 )
 
+from syncline.sync import LIFE, Record, compare, covers, fold, resolve_conflicts
 from syncline.sync import Order as VectorOrder
-from syncline.sync import Record, compare, fold, resolve_conflicts
 
 ORDER = st.lists(st.integers(0, 5), max_size=12)
 PICKS = st.lists(st.integers(0, 11), max_size=4)
@@ -95,6 +95,17 @@ def test_WR2_the_context_is_the_vector_of_the_record_that_the_author_saw(steps: 
 
 
 @given(STEPS, ORDER)
+def test_ST12_no_vector_claims_an_op_that_has_not_arrived(
+    steps: list[Any], order: list[int]
+) -> None:
+    log = Log.of([])
+    for op in interleaved(history(steps), order):
+        log.add(op)
+        for record in log.records.values():
+            assert covers(log.held, record.vector)
+
+
+@given(STEPS, ORDER)
 def test_ST14_folding_effects_alone_gives_the_state_that_settling_gave(
     steps: list[Any], order: list[int]
 ) -> None:
@@ -102,11 +113,10 @@ def test_ST14_folding_effects_alone_gives_the_state_that_settling_gave(
     server = Log.of([])
     replica: dict[str, Record] = {}
     for op in ops:
-        for record_id, write in op.writes.items():
-            effect = server.settle(record_id, write)
+        for record_id, effect in server.add(op).items():
+            write = op.writes[record_id]
             change = write.change(record_id)
             replica[record_id] = fold(replica.get(record_id), change, write.stamp, effect)
-        server.held[op.dot.client] = op.dot.n
     assert {name: one.encode() for name, one in replica.items()} == {
         name: one.encode() for name, one in server.records.items()
     }
@@ -140,6 +150,29 @@ def test_ST11_joining_two_states_is_settling_the_ops_of_both(
         )
         concurrent = compare(mine.vector, theirs.vector) is VectorOrder.CONCURRENT
         assert one.concurrent is concurrent
+
+
+@given(STEPS, PICKS, PICKS)
+def test_ST8_joining_two_states_loses_no_value_in_silence(
+    steps: list[Any], left: list[int], right: list[int]
+) -> None:
+    ops = history(steps)
+    parts = closed(ops, left), closed(ops, right)
+    for record_id in RECORDS:
+        states = [settled(writes_of(ops, record_id, part)) for part in parts]
+        if states[0] is None or states[1] is None:
+            continue
+        resolution = resolve_conflicts(states[0], states[1])
+        both = parts[0] & parts[1]
+        assert not [one for one in resolution.lost if (one.loser.client, one.loser.n) in both]
+        joined, listed = resolution.record, {(one.field, one.loser) for one in resolution.lost}
+        for state, other in ((states[0], parts[1]), (states[1], parts[0])):
+            unseen = {n: at for n, at in state.stamps.items() if (at.client, at.n) not in other}
+            for name, at in unseen.items():
+                gone = name not in joined.fields or joined.fields[name] != state.fields[name]
+                assert not gone or (name, at) in listed
+            if state.alive and not joined.alive and unseen:
+                assert LIFE in {field for field, _ in listed}
 
 
 @given(STEPS, PICKS, PICKS, PICKS)
