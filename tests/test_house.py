@@ -81,7 +81,10 @@ def test_product_code_waits_for_events_and_never_sleeps(path: Path) -> None:
 
 @EACH_PRODUCT_FILE
 def test_no_folder_reaches_into_anothers_private_modules(path: Path) -> None:
+    """But for the testing kit, which drives the engines themselves in virtual time."""
     own = path.relative_to(ROOT).parts[2]
+    if own == "testing":
+        return
     reached = [
         f"{shown(path)}:{node.lineno} {node.module}"
         for node in ast.walk(tree(path))
