@@ -61,9 +61,9 @@ def make_op(
     salt: str | None = None,
     former: Dot | None = None,
 ) -> Op:
-    """An op of these changes, each stamped ``at``; its salt is that of its number unless given."""
+    """An op of these changes, each stamped ``at``; its salt is made of number and changes unless given."""
     stamps = tuple(stamps) if stamps is not None else (at,) * len(changes)
-    return Op(n, salt_of(salt or f"op {n}"), stamps, encode_body(changes), former)
+    return Op(n, salt_of(salt or f"op {n} {changes!r}"), stamps, encode_body(changes), former)
 
 
 def put(id_: str = "r1", context: Mapping[str, int] | None = None, **fields: Value) -> Put:

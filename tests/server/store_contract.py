@@ -48,7 +48,8 @@ GENESIS = sha256(b"genesis").digest()
 
 def log_row(seq: int, client: str = "ann", *, events: int = 0, entry: bytes = b"entry") -> LogRow:
     """An entry whose number is its seq."""
-    return LogRow(seq, sha256(b"%d" % seq).digest(), client, seq, events, entry)
+    digest = sha256(b"%d" % seq).digest()
+    return LogRow(seq, digest, client, seq, events, entry, digest[:16])
 
 
 def conflict(id_: str, value: object = "lost") -> Conflict:
@@ -182,7 +183,7 @@ class StoreContract:
     def test_a_dot_enters_the_log_of_a_session_once(self, store: Store) -> None:
         make_session(store, 1)
         make_session(store, 1, "t")
-        again = LogRow(2, b"h" * 32, "ann", 1, 0, b"other")
+        again = LogRow(2, b"h" * 32, "ann", 1, 0, b"other", b"s" * 16)
         with pytest.raises(AssertionError), store.transaction() as tx:
             tx.append("s", [again])
         assert len(store.entries("s", 0, ALL, ALL)) == 1
@@ -191,6 +192,8 @@ class StoreContract:
         rows = make_session(store, 3)
         with store.transaction() as tx:
             assert tx.entry_at("s", Dot("ann", 2)) == rows[1]
+            assert tx.entry_of("s", rows[1].salt) == rows[1]
+            assert tx.entry_of("s", b"?" * 16) is None
             assert tx.entry_at("s", Dot("ann", 4)) is None
             assert tx.entry_at("s", Dot("bob", 2)) is None
 

@@ -243,7 +243,7 @@ def test_small_ops_that_name_large_entries_are_answered_in_parts(
 ) -> None:
     monkeypatch.setattr(coordinator_module, "REPEAT_BYTES_MAX", 5000)
     world = World()
-    world.push("ann", make_op(1, put(text="x" * 2000)))
+    world.push("ann", make_op(1, put(text="x" * 2000), salt="op 1"))
     former = Dot("ann", 1)
     ops = [make_op(n, put(a=1), salt="op 1", former=former) for n in range(1, 9)]
     answers = world.push("bob", *ops)
@@ -367,8 +367,9 @@ def test_PU8_a_void_op_consumes_its_number_and_takes_its_running_hash_over() -> 
     running = running_hash(b"r" * 32, 2, op_digest(op.salt, op.body))
     assert world.store.last_op("s1", "ann") == (2, running)
     assert world.refusal("ann", 1) == RefusalRow("ann", 1, 0, "", {}, None)
-    # For a settled number it says nothing new.
-    assert world.push("ann", void, VoidOp(2, b"x" * 32)) == []
+    # For a settled number it says nothing new, but it is answered: the client waits for that.
+    assert code_of(world.push("ann", void, VoidOp(2, b"x" * 32))) == [(1, 0, True), (2, 0, True)]
+    assert world.store.last_op("s1", "ann") == (2, running)
     assert code_of(world.push("ann", VoidOp(9, b"x" * 32))) == [(9, 3005, False)]
 
 
@@ -405,6 +406,18 @@ def test_PU9_a_repeat_is_found_through_two_renumberings() -> None:
     (answer,) = world.push("copy2", make_op(1, put(a=1), salt="moved", former=Dot("copy", 1)))
     assert answer.code == 0 and answer.entry is not None
     assert world.dots() == [("ann", 1)]
+
+
+def test_PU9_an_op_that_comes_back_after_its_copy_was_accepted_is_a_repeat_of_that() -> None:
+    world = World()
+    moved = make_op(1, put(a=1), salt="moved", former=Dot("ann", 1))
+    assert world.push("copy", moved) == []
+    (answer,) = world.push("ann", make_op(1, put(a=1), salt="moved"))
+    (row,) = world.store.entries("s1", 0, 1 << 30, 9)
+    assert answer == OpRefused(
+        session="s1", n=1, code=0, final=True, entry=row.entry, hash=row.hash
+    )
+    assert world.dots() == [("copy", 1)]
 
 
 def test_PU9_an_op_with_another_salt_is_not_a_repeat_of_its_former_dot() -> None:

@@ -121,7 +121,7 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         tx.write_ledger(ROWS)
     store.close()
     db = sqlite3.connect(path, isolation_level=None)
-    db.execute("INSERT INTO log VALUES (1, 1, x'00', 'ann', 1, 0, x'00')")
+    db.execute("INSERT INTO log VALUES (1, 1, x'00', 'ann', 1, 0, x'00', x'00')")
     yield db
     db.close()
 

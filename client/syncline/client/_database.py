@@ -195,13 +195,14 @@ class Database:
                     yield connection
                     if self._doomed:
                         raise LocalError("a write inside this block failed; nothing was stored")
-                except BaseException:
+                    self._commit(connection)
+                except BaseException as error:
                     self._after_commit.clear()
-                    self._roll_back(connection)
+                    if not isinstance(error, CommitUnknown):
+                        self._roll_back(connection)
                     raise
                 finally:
                     self._depth = 0
-                self._commit(connection)
             done, self._after_commit = self._after_commit, []
         for call in done:
             call()
@@ -239,7 +240,6 @@ class Database:
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self._after_commit.clear()
             logger.warning("a commit of %s did not answer: %s", self.path, error)
             self._reopen(connection)
             raise CommitUnknown(str(error)) from error

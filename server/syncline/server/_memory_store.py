@@ -56,6 +56,7 @@ class _Session:
     head: Head
     log: list[LogRow] = field(default_factory=list)
     index_by_dot: dict[Dot, int] = field(default_factory=dict)
+    index_by_salt: dict[bytes, int] = field(default_factory=dict)
     records: dict[RecordKey, RecordRow] = field(default_factory=dict)
     record_keys: list[RecordKey] | None = None
     """In order; None when a record came or went since it was last needed."""
@@ -235,6 +236,11 @@ class _MemoryTransaction:
         index = None if found is None else found.index_by_dot.get(dot)
         return None if found is None or index is None else found.log[index]
 
+    def entry_of(self, session: str, salt: bytes) -> LogRow | None:
+        found = self._store._sessions.get(session)
+        index = None if found is None else found.index_by_salt.get(salt)
+        return None if found is None or index is None else found.log[index]
+
     def refusal_at(self, session: str, dot: Dot) -> RefusalRow | None:
         found = self._store._sessions.get(session)
         return None if found is None else found.refusals.get(dot)
@@ -246,7 +252,10 @@ class _MemoryTransaction:
             dot = Dot(row.client, row.n)
             if dot in found.index_by_dot:
                 raise AssertionError(f"op {row.n} of {row.client} is in the log already")
+            if row.salt in found.index_by_salt:
+                raise AssertionError(f"op {row.n} of {row.client} is in the log under another dot")
             self._set(found.index_by_dot, dot, len(found.log))
+            self._set(found.index_by_salt, row.salt, len(found.log))
             found.log.append(row)
             self._undo.append(found.log.pop)
 

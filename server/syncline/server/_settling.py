@@ -110,6 +110,7 @@ class SessionWork:
         self._states: dict[RecordKey, bytes] = {}
         self._held: dict[RecordKey, _Held] = {}
         self._rows_by_dot: dict[Dot, LogRow] = {}
+        self._rows_by_salt: dict[bytes, LogRow] = {}
         self._refusals: dict[Dot, RefusalRow] = {}
         self._conflicts: list[Conflict | Closed] = []
         self._ledger: list[LedgerRow] = []
@@ -147,12 +148,11 @@ class SessionWork:
         if op.n > last.n + 1:
             raise Gap(f"op {last.n + 1} comes next, not {op.n}", expected=last.n + 1)
         if isinstance(op, VoidOp):
-            self._consume(author, RefusalRow(author.client, op.n, 0, "", {}, None), op.running)
+            self._consume(RefusalRow(author.client, op.n, 0, "", {}, None), op.running)
             return self._answer(op.n, 0)
-        if op.former is not None:
-            answer = self._formerly(author, op, op.former)
-            if answer is not None:
-                return answer
+        answer = self._formerly(author, op)
+        if answer is not None:
+            return answer
         try:
             self._accept(author, op, changes)
         except Refused as refused:
@@ -167,7 +167,7 @@ class SessionWork:
         row = RefusalRow(
             author.client, op.n, refused.code, refused.reason[:4096], refused.detail, digest
         )
-        self._consume(author, row, self._running(author, op.n, digest))
+        self._consume(row, self._running(author, op.n, digest))
         place = (self._store.epoch, op.n)
         self._ledger.append(refusal_row(self._now, self.session, author, place, refused.code))
         return self._answer_of(op.n, row)
@@ -203,7 +203,7 @@ class SessionWork:
 
     def _repeat(self, author: Author, op: Op | VoidOp) -> OpRefused | None:
         if isinstance(op, VoidOp):
-            return None
+            return self._answer(op.n, 0)
         dot = Dot(author.client, op.n)
         row = self._row_at(dot)
         if row is not None:
@@ -216,19 +216,24 @@ class SessionWork:
                 return self._answer_of(op.n, refusal)
         raise DotReused(f"number {op.n} of {author.client} is another op here", n=op.n)
 
-    def _formerly(self, author: Author, op: Op, former: Dot) -> OpRefused | None:
-        """The answer to an op that was settled under the dot it had before; else None."""
+    def _formerly(self, author: Author, op: Op) -> OpRefused | None:
+        """The answer to an op that was settled under a dot it had before; else None.
+
+        After copies of replicas and restores of servers nobody can say under which: the salt can.
+        """
+        row = self._rows_by_salt.get(op.salt) or self._tx.entry_of(self.session, op.salt)
+        refusal = None if op.former is None else self._refusal_at(op.former)
+        if row is None and refusal is None:
+            return None
         digest = op_digest(op.salt, op.body)
-        refusal = self._refusal_at(former)
-        of = refusal.of if refusal is not None and refusal.of is not None else former
-        row = self._row_at(of)
-        if row is not None and Entry.decode(row.entry).salt == op.salt:
+        if row is not None:
+            of = Dot(row.client, row.n)
             consumed = RefusalRow(author.client, op.n, 0, "", {}, digest, of)
         elif refusal is not None and refusal.code and refusal.digest == digest:
             consumed = replace(refusal, client=author.client, n=op.n)
         else:
             return None
-        self._consume(author, consumed, self._running(author, op.n, digest))
+        self._consume(consumed, self._running(author, op.n, digest))
         return self._answer_of(op.n, consumed)
 
     def _row_at(self, dot: Dot) -> LogRow | None:
@@ -308,7 +313,7 @@ class SessionWork:
             )
         hash_ = entry.hash(self._hash)
         running = self._running(author, n, op_digest(op.salt, op.body))
-        row = LogRow(seq, hash_, client, n, events_in(changes), data)
+        row = LogRow(seq, hash_, client, n, events_in(changes), data, op.salt)
         conflicts: list[Conflict | Closed] = []
         if not plain:
             for change, at, effect in zip(changes, op.stamps, effects, strict=True):
@@ -319,6 +324,7 @@ class SessionWork:
         self._seq, self._hash = seq, hash_
         self.rows.append(row)
         self._rows_by_dot[Dot(client, n)] = row
+        self._rows_by_salt[op.salt] = row
         self._advance(client, LastOp(n, running))
         for key, one, bound in settled:
             self._held[key] = _Held(one.record, bound, seq)
@@ -365,10 +371,10 @@ class SessionWork:
     def _running(self, author: Author, n: int, digest: bytes) -> bytes:
         return running_hash(self.last(author.client).running, n, digest)
 
-    def _consume(self, author: Author, row: RefusalRow, running: bytes) -> None:
+    def _consume(self, row: RefusalRow, running: bytes) -> None:
         self._exist()
         self._refusals[Dot(row.client, row.n)] = row
-        self._advance(author.client, LastOp(row.n, running))
+        self._advance(row.client, LastOp(row.n, running))
 
     def _advance(self, client: str, last: LastOp) -> None:
         self._last[client] = last

@@ -50,9 +50,11 @@ SCHEMA: Mapping[str, str] = {
         n INTEGER NOT NULL,
         events INTEGER NOT NULL,
         entry BLOB NOT NULL,
+        salt BLOB NOT NULL,
         PRIMARY KEY (session, seq)
     ) WITHOUT ROWID""",
     "log_dot": """CREATE UNIQUE INDEX log_dot ON log (session, client, n)""",
+    "log_salt": """CREATE UNIQUE INDEX log_salt ON log (session, salt)""",
     "log_events": """CREATE INDEX log_events ON log (session, seq) WHERE events > 0""",
     "log_keeps": """CREATE TRIGGER log_keeps BEFORE DELETE ON log
         BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END""",

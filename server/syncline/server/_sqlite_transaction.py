@@ -25,7 +25,7 @@ from ._store import (
     check_appended,
 )
 
-LOG_COLUMNS = "seq, hash, client, n, events, entry"
+LOG_COLUMNS = "seq, hash, client, n, events, entry, salt"
 HEAD_BY_ID = "SELECT epoch, seq, hash, genesis, floor, label FROM sessions WHERE id = ?"
 
 
@@ -124,6 +124,13 @@ class SqliteTransaction:
         )
         return None if row is None else LogRow(*row)
 
+    def entry_of(self, session: str, salt: bytes) -> LogRow | None:
+        row = self._one(
+            f"SELECT {LOG_COLUMNS} FROM log WHERE session = ? AND salt = ?",
+            (self._number(session), salt),
+        )
+        return None if row is None else LogRow(*row)
+
     def refusal_at(self, session: str, dot: Dot) -> RefusalRow | None:
         row = self._one(
             "SELECT client, n, code, reason, detail, digest, of_client, of_n FROM refusals"
@@ -146,8 +153,11 @@ class SqliteTransaction:
         number = self._known(session)
         check_appended(session, rows, self._last_seq(number))
         self._write(
-            f"INSERT INTO log (session, {LOG_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(number, row.seq, row.hash, row.client, row.n, row.events, row.entry) for row in rows],
+            f"INSERT INTO log (session, {LOG_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (number, row.seq, row.hash, row.client, row.n, row.events, row.entry, row.salt)
+                for row in rows
+            ],
         )
         self._last_seqs[number] = rows[-1].seq
 

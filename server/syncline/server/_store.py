@@ -50,7 +50,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One entry as stored: its place, the chain's hash there, its dot, and its bytes."""
+    """One entry as stored: its place, the chain's hash there, its dot, bytes and salt."""
 
     seq: int
     hash: bytes
@@ -58,6 +58,7 @@ class LogRow:
     n: int
     events: int
     entry: bytes
+    salt: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,9 @@ class Transaction(Protocol):
 
     def entry_at(self, session: str, dot: Dot) -> LogRow | None:
         """The entry of an op."""
+
+    def entry_of(self, session: str, salt: bytes) -> LogRow | None:
+        """The entry of an op by its salt, under whatever dot it came into the log."""
 
     def refusal_at(self, session: str, dot: Dot) -> RefusalRow | None:
         """The refusal of an op."""
