@@ -61,7 +61,7 @@ def make_op(
     salt: str | None = None,
     former: Dot | None = None,
 ) -> Op:
-    """An op of these changes, each stamped ``at``; its salt is made of number and changes unless given."""
+    """An op of these changes, each stamped ``at``; its salt, unless given, is made of the op."""
     stamps = tuple(stamps) if stamps is not None else (at,) * len(changes)
     return Op(n, salt_of(salt or f"op {n} {changes!r}"), stamps, encode_body(changes), former)
 
