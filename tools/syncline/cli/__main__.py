@@ -14,7 +14,7 @@ import click
 
 from syncline.sync import SyncError
 
-from . import _inspect, _serve, _sync, _verify, _write
+from . import _demo, _inspect, _replay, _serve, _sync, _verify, _write
 
 INTERRUPTED = 130
 
@@ -50,6 +50,8 @@ for _command in (
     _inspect.log,
     _inspect.conflicts,
     _verify.verify,
+    _demo.demo,
+    _replay.replay,
 ):
     cli.add_command(_command)
 
