@@ -241,20 +241,24 @@ def _fold_entry(page: _Page, entry: Entry, applied: Applied, own: Pending | None
         if change.collection != HEADER_COLLECTION:
             applied.fields.update((change.collection, name) for name in base.fields)
     events = events_in([item.change for item in accepted])
-    applied.events += events
+    if own is None:
+        applied.events += events
     return events
 
 
 def refresh(db: sqlite3.Connection, session: SessionState, client: str, page: _Page) -> None:
     """Bring what shows up to date: predict where the base moved, drop bases nobody needs."""
     lowest = lowest_pending(db, session)
+    # With a hole, numbers above the lowest may be settled: the vector alone cannot tell whether
+    # anything is still pending on a record.
+    hole = lowest <= session.settled_n
     again: set[Key] = set()
     for key, row in page.rows.items():
         if not row.has_base:
             continue
         shown = row.visible
         if shown is None or shown.vector.get(client, 0) >= lowest:
-            if key in page.stale or shown is None:
+            if hole or key in page.stale or shown is None:
                 again.add(key)
         else:
             row.visible, row.base, row.has_base = row.base, None, False
