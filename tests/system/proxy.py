@@ -55,6 +55,10 @@ class Message:
 Filter = Callable[[Message], Iterable[bytes]]
 
 
+class Cut(Exception):
+    """Raised by a filter: the connection breaks here, and the message is lost with it."""
+
+
 class Frames:
     """Cuts a stream of bytes into websocket frames."""
 
@@ -260,7 +264,11 @@ class Proxy:
             if item.opcode == CLOSE and len(item.payload) >= 2:
                 self.close_codes.append(int.from_bytes(item.payload[:2], "big"))
             if way in self._filters:
-                passed = list(self._filters[way](item))
+                try:
+                    passed = list(self._filters[way](item))
+                except Cut:
+                    self._abort(connection)
+                    return
         for data in passed:
             if (connection, way) in self._dead:
                 continue
