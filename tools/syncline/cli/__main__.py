@@ -14,7 +14,7 @@ import click
 
 from syncline.sync import SyncError
 
-from . import _demo, _inspect, _replay, _serve, _sync, _verify, _write
+from . import _demo, _inspect, _replay, _serve, _simulate, _sync, _verify, _write
 
 INTERRUPTED = 130
 
@@ -52,6 +52,7 @@ for _command in (
     _verify.verify,
     _demo.demo,
     _replay.replay,
+    _simulate.simulate,
 ):
     cli.add_command(_command)
 
