@@ -8,12 +8,11 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.client.wire import Line, Wire, state_of
+from tests.client.wire import IN_MEMORY, Line, Wire, state_of
 
 from syncline.client import Receipt, ReceiptState
 
 SESSION = "s"
-IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 NAMES = ("ann", "bob", "cyd")
 RANK = {
     ReceiptState.QUEUED: 0,
@@ -51,10 +50,9 @@ class History:
     """Three replicas on one wire, and what they were told of each write."""
 
     def __init__(self, folder: Path, skews: tuple[int, int, int], bootstrap: int) -> None:
-        self.wire = Wire(bootstrap_entries_min=bootstrap)
+        self.wire = Wire(folder=folder, bootstrap_entries_min=bootstrap)
         self.replicas = [
-            self.wire.replica(folder / name, name, skew=skew)
-            for name, skew in zip(NAMES, skews, strict=True)
+            self.wire.open(name, skew=skew) for name, skew in zip(NAMES, skews, strict=True)
         ]
         self.lines: list[Line | None] = [None, None, None]
         self.receipts: list[tuple[Receipt, ReceiptState]] = []
@@ -142,10 +140,6 @@ class History:
         seen = [replica.session(SESSION).events() for replica in self.replicas]
         assert seen[0] == seen[1] == seen[2]
 
-    def close(self) -> None:
-        for replica in self.replicas:
-            replica.close()
-
 
 @settings(
     max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -168,4 +162,4 @@ def test_replicas_converge_byte_for_byte_wherever_connections_break(
             history.look()
             history.check()
         finally:
-            history.close()
+            history.wire.close()

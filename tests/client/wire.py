@@ -7,8 +7,11 @@ the line wherever it likes. Everything random comes from a seed: the same calls 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
+import shutil
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -43,6 +46,7 @@ from syncline.sync import (
     encode_frame,
 )
 
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
 ROUNDS_MAX = 100_000
@@ -162,11 +166,18 @@ class Wire:
     """A server engine over a store, and its lines. ``now`` is the one clock of them all."""
 
     def __init__(
-        self, store: Store | None = None, *, tokens: Tokens | None = None, **options: int
+        self,
+        store: Store | None = None,
+        *,
+        folder: Path = Path(),
+        tokens: Tokens | None = None,
+        **options: int,
     ) -> None:
         self.now = NOW
+        self.folder = folder
+        self._replicas: list[Replica] = []
         self._tokens = tokens
-        self._options = options
+        self.options = options
         self._lines: dict[int, Line] = {}
         self._conns = 0
         self.store: Any = None
@@ -179,7 +190,7 @@ class Wire:
         for line in list(self._lines.values()):
             line.cut()
         self.store = store
-        self.engine = ServerEngine(store, self._tokens, **self._options)
+        self.engine = ServerEngine(store, self._tokens, **self.options)
 
     def hung_up(self, line: Line) -> None:
         if self._lines.pop(line.conn, None) is not None:
@@ -215,7 +226,7 @@ class Wire:
         self, path: Path, client: str | None = None, *, skew: int = 0, **options: Any
     ) -> Replica:
         """A replica on this wire's clock, off by ``skew``; its randomness is that of its name."""
-        return Replica(
+        replica = Replica(
             path,
             client_id=client,
             clock=lambda: self.now + skew,
@@ -223,6 +234,31 @@ class Wire:
             random_bytes=random.Random(f"{client} {path.name}").randbytes,
             **options,
         )
+        self._replicas.append(replica)
+        return replica
+
+    def open(self, name: str, *, skew: int = 0, **options: Any) -> Replica:
+        """The replica in the wire's folder; a fresh one has its name as its client id."""
+        path = self.folder / name
+        return self.replica(path, None if path.exists() else name, skew=skew, **options)
+
+    def copy(self, replica: Replica, name: str) -> Replica:
+        """A copy of a replica's file, opened as another machine would open it."""
+        path = self.folder / name
+        with replica._core.database.lock:
+            replica._core.database.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            shutil.copy(replica.path, path)
+        # The lease that was copied along would only make this one wait until it has run out.
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            db.execute("DELETE FROM syncline_lease")
+        return self.open(name)
+
+    def close(self) -> None:
+        """Hang up, and close the replicas."""
+        for line in list(self._lines.values()):
+            line.cut()
+        for replica in self._replicas:
+            replica.close()
 
     def connect(
         self, replica: Replica, *, token: str | None = None, only: Iterable[str] | None = None

@@ -1,0 +1,299 @@
+"""A server that lost its log, or a part of it, gets back what any replica still holds."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from tests.client.wire import Wire, new_store, restored, state_of
+
+from syncline.client import Notification, Receipt, ReceiptState, Replica
+from syncline.server import MemoryStore
+from syncline.sync import Compare, Open, Push, VoidOp, decode_op
+
+ENTRIES = 8
+
+
+class Past:
+    """Two replicas that wrote eight ops, and the store as it was after each of them."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.ann, self.bob = wire.open("ann"), wire.open("bob")
+        self.receipts: dict[Replica, list[Receipt]] = {self.ann: [], self.bob: []}
+        self.stores: list[MemoryStore] = [copy.deepcopy(wire.store)]
+        a, b = self.ann.session("s"), self.bob.session("s")
+        self._kept(self.ann, a.put("n", "r", {"x": 1, "y": 1}))
+        self._kept(self.bob, b.put("n", "q", {"x": 1}))
+        self._kept(self.ann, a.patch("n", "q", {"x": 2}))
+        self._kept(self.bob, b.append("said", {"text": "hi"}))
+        self._kept(self.bob, b.patch("n", "r", {"y": 2}))
+        self._kept(self.ann, a.delete("n", "q"))
+        self._kept(self.ann, a.append("said", {"text": "ho"}))
+        self._kept(self.bob, b.put("n", "r", {"z": 3}))
+
+    def _kept(self, author: Replica, receipt: Receipt) -> None:
+        self.receipts[author].append(receipt)
+        for replica in (author, self.ann, self.bob):
+            self.wire.sync(replica)
+        self.stores.append(copy.deepcopy(self.wire.store))
+
+    @property
+    def all_receipts(self) -> list[Receipt]:
+        return self.receipts[self.ann] + self.receipts[self.bob]
+
+    def heal(self) -> None:
+        for _ in range(2):
+            for replica in (self.ann, self.bob):
+                self.wire.sync(replica)
+
+    def check(self) -> None:
+        """Everybody's ops are in the log once, and everybody shows the same."""
+        salts = [entry.receipt_id for entry in self.wire.log("s")]
+        assert sorted(salts) == sorted(receipt.id for receipt in self.all_receipts)
+        state = self.wire.state("s")
+        for replica in (self.ann, self.bob):
+            assert state_of(replica, "s") == state
+            for receipt in self.receipts[replica]:
+                assert not receipt.state.pending
+        assert self.ann.client_id == "ann" and self.bob.client_id == "bob"
+
+
+@pytest.mark.parametrize("seq", range(ENTRIES + 1))
+@pytest.mark.parametrize("pending", [False, True])
+def test_HE3_a_server_restored_to_any_seq_gets_back_every_op_with_its_number_and_salt(
+    wire: Wire, seq: int, pending: bool
+) -> None:
+    past = Past(wire)
+    before = {e.receipt_id: (e.dot, e.body) for e in wire.log("s")}
+    shown = [past.ann.session("s").get("n", id_) for id_ in "rq"]
+    if pending:
+        past.receipts[past.ann].append(past.ann.session("s").patch("n", "r", {"w": 4}))
+        past.receipts[past.bob].append(past.bob.session("s").put("n", "new", {}))
+    wire.serve(restored(past.stores[seq], 2))
+    past.heal()
+    past.check()
+    after = {e.receipt_id: (e.dot, e.body) for e in wire.log("s")}
+    assert before.items() <= after.items()
+    if not pending:
+        assert [past.ann.session("s").get("n", id_) for id_ in "rq"] == shown
+
+
+@pytest.mark.parametrize("seq", range(ENTRIES + 1))
+def test_HE1_entries_after_a_restore_stand_in_the_new_epoch(wire: Wire, seq: int) -> None:
+    past = Past(wire)
+    wire.serve(restored(past.stores[seq], 7))
+    past.heal()
+    assert [e.epoch for e in wire.log("s")] == [1] * seq + [7] * (ENTRIES - seq)
+    assert past.ann.status().sessions[0].epoch == (7 if seq < ENTRIES else 1)
+
+
+@pytest.mark.parametrize("seq", range(ENTRIES + 1))
+def test_HE2_a_server_with_other_content_at_the_same_seqs_keeps_it_and_gets_the_rest(
+    wire: Wire, seq: int
+) -> None:
+    past = Past(wire)
+    wire.serve(restored(past.stores[seq], 2))
+    cyd = wire.open("cyd")
+    session = cyd.session("s")
+    wire.sync(cyd)
+    made = [
+        session.put("n", "q", {"cyd": 1}),
+        session.append("said", {}),
+        session.put("m", "x", {}),
+    ]
+    wire.sync(cyd)
+    past.heal()
+    wire.sync(cyd)
+    past.receipts[cyd] = made
+    salts = [entry.receipt_id for entry in wire.log("s")]
+    assert salts[seq : seq + 3] == [receipt.id for receipt in made]
+    assert sorted(salts) == sorted(r.id for receipts in past.receipts.values() for r in receipts)
+    for replica in (past.ann, past.bob, cyd):
+        assert state_of(replica, "s") == wire.state("s")
+
+
+def test_HE2_the_common_seq_is_found_by_asking_about_few_points_at_a_time(wire: Wire) -> None:
+    ann = wire.open("ann")
+    session = ann.session("s")
+    stores = []
+    for i in range(300):
+        session.append("e", {"i": i})
+        if i == 137:
+            wire.sync(ann)
+            stores.append(copy.deepcopy(wire.store))
+    wire.sync(ann)
+    wire.serve(restored(stores[0], 2))
+    line = wire.sync(ann)
+    asked = [frame for frame in line.sent if isinstance(frame, Compare)]
+    assert 1 <= len(asked) <= 3
+    assert all(len(frame.points) <= 24 for frame in asked)
+    assert [n.detail for n in ann.status().notices if n.kind == "healed"] == [
+        {"common": 138, "was_at": 300, "requeued": 162}
+    ]
+    assert [event.payload["i"] for event in session.events()] == list(range(300))
+
+
+def test_HE3_a_server_that_lost_everything_even_its_name_is_given_everything(wire: Wire) -> None:
+    past = Past(wire)
+    wire.serve(new_store("another"))
+    past.heal()
+    past.check()
+    assert [e.epoch for e in wire.log("s")] == [1] * ENTRIES
+
+
+def test_HE3_a_server_restored_over_and_over_to_different_pasts_still_gets_every_op(
+    wire: Wire,
+) -> None:
+    past = Past(wire)
+    for epoch, seq in enumerate((5, 8, 2, 8, 0, 3), 2):
+        wire.serve(restored(past.stores[seq], epoch))
+        past.heal()
+        past.check()
+
+
+@pytest.mark.parametrize("cut_after", range(12))
+def test_HE3_a_healing_that_is_cut_at_any_frame_is_finished_by_the_next_connection(
+    wire: Wire, cut_after: int
+) -> None:
+    past = Past(wire)
+    wire.serve(restored(past.stores[3], 2))
+    for _ in range(2):
+        line = wire.connect(past.ann)
+        for _ in range(cut_after):
+            if line.to_server:
+                line.send_one()
+            if line.to_client and line.up:
+                line.receive_one()
+        line.cut()
+    past.heal()
+    past.check()
+
+
+def test_HE3_a_restore_in_the_middle_of_a_bootstrap_leaves_no_row_of_the_lost_log(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("syncline.server._answers.PAGE_ITEMS_MAX", 2)
+    wire.options["bootstrap_entries_min"] = 0
+    wire.serve(wire.store)
+    ann, dee = wire.open("ann"), wire.open("dee")
+    session = ann.session("s")
+    for i in range(6):
+        session.put("n", f"r{i}", {"i": i})
+    wire.sync(ann)
+    early = copy.deepcopy(wire.store)
+    session.put("n", "r0", {"i": "lost"})
+    wire.sync(ann)
+    dee.session("s")
+    line = wire.connect(dee)
+    while not dee._core.is_booting("s") or dee._core.boot_after("s") == b"":
+        line.send_one() if line.to_server else line.receive_one()
+    wire.serve(restored(early, 2))
+    other = wire.open("eve")
+    other.session("s").put("n", "r0", {"i": "new"})
+    wire.sync(other)
+    wire.sync(dee)
+    assert state_of(dee, "s") == wire.state("s")
+    assert dee.session("s").get("n", "r0") == {"i": "new"}
+
+
+def _refusing(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> tuple[Replica, list[Receipt]]:
+    """Ann's three ops, of which the server has refused the second for good."""
+    monkeypatch.setattr("syncline.server._settling.STATE_BYTES_MAX", 300)
+    ann = wire.open("ann")
+    session = ann.session("s")
+    receipts = [
+        session.put("n", "r", {"x": 1}),
+        session.put("n", "large", {"x": "x" * 400}),
+        session.put("n", "r", {"x": 2}),
+    ]
+    wire.sync(ann)
+    assert [r.state.value for r in receipts] == ["applied", "refused", "applied"]
+    return ann, receipts
+
+
+def test_HE3_a_number_that_a_refusal_consumed_is_sent_again_as_a_void_op(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, receipts = _refusing(wire, monkeypatch)
+    wire.serve(restored(new_store(), 2))
+    line = wire.sync(ann)
+    pushed = [decode_op(op) for frame in line.sent if isinstance(frame, Push) for op in frame.ops]
+    assert [(op.n, isinstance(op, VoidOp)) for op in pushed] == [(1, False), (2, True), (3, False)]
+    assert [e.n for e in wire.log("s")] == [1, 3]
+    assert [r.state.value for r in receipts] == ["applied", "refused", "applied"]
+    assert [(op.code, op.receipt.id) for op in ann.session("s").refused()] == [
+        (3011, receipts[1].id)
+    ]
+    assert ann.client_id == "ann"
+    assert state_of(ann, "s") == wire.state("s")
+
+
+def test_HE4_a_number_that_only_a_refusal_had_is_given_back_though_the_logs_agree(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("syncline.server._settling.STATE_BYTES_MAX", 300)
+    ann = wire.open("ann")
+    session = ann.session("s")
+    session.put("n", "r", {"x": 1})
+    wire.sync(ann)
+    early = copy.deepcopy(wire.store)
+    session.put("n", "large", {"x": "x" * 400})
+    wire.sync(ann)
+    wire.serve(restored(early, 2))
+    receipt = session.put("n", "r", {"x": 2})
+    line = wire.sync(ann)
+    opened = [frame for frame in line.sent if isinstance(frame, Open)]
+    assert len(opened) == 1
+    assert receipt.state is ReceiptState.APPLIED
+    assert [e.dot for e in wire.log("s")] == [("ann", 1), ("ann", 3)]
+
+
+def test_HE4_a_client_that_no_longer_holds_a_number_asked_for_takes_a_new_id(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, receipts = _refusing(wire, monkeypatch)
+    with ann._core.database.transaction() as db:
+        db.execute("DELETE FROM syncline_consumed")
+    wire.serve(restored(new_store(), 2))
+    pending = ann.session("s").put("n", "r", {"x": 3})
+    wire.sync(ann)
+    assert ann.client_id != "ann"
+    # All that it still holds is in the log again, once, under the new id.
+    assert [e.receipt_id for e in wire.log("s")] == [pending.id, receipts[0].id, receipts[2].id]
+    assert {e.client for e in wire.log("s")} == {ann.client_id}
+    assert ann.session("s").get("n", "r") == {"x": 3}
+    assert pending.state is ReceiptState.APPLIED
+
+
+def test_HE2_a_healing_is_told_to_watchers_and_kept_as_a_notice(wire: Wire) -> None:
+    past = Past(wire)
+    told: list[Notification] = []
+    past.ann.session("s").watch(told.append)
+    wire.serve(restored(past.stores[6], 2))
+    wire.sync(past.ann)
+    assert told[0] == Notification("s", "healing", None, ids=None)
+    (notice,) = past.ann.status().notices
+    assert (notice.kind, notice.session) == ("healed", "s")
+    assert notice.detail == {"common": 6, "was_at": 8, "requeued": 1}
+    assert past.ann.status().pending == 0
+
+
+def test_HE3_nothing_shows_halfway_while_a_replica_heals(wire: Wire) -> None:
+    past = Past(wire)
+    session = past.ann.session("s")
+    seen: list[Any] = []
+    wire.serve(restored(past.stores[1], 2))
+    line = wire.connect(past.ann)
+    while line.to_server or line.to_client:
+        line.send_one() if line.to_server else line.receive_one()
+        now = (session.get("n", "r"), session.get("n", "q"))
+        if not seen or seen[-1] != now:
+            seen.append(now)
+    line.cut()
+    # Before: all of it; then the server's past with ann's own ops on top (the delete of q).
+    assert seen[0] == ({"z": 3}, None)
+    assert seen[1:] == [({"x": 1, "y": 1}, None)]
+    past.heal()
+    assert (session.get("n", "r"), session.get("n", "q")) == ({"z": 3}, None)
