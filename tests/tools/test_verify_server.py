@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ GUARDED = {
     "ledger_identities": ("salt", "identity"),
 }
 SALT = bytes(range(16))
+REFUSAL = "VALUES (1, 'ann', {}, 3002, 'no', x'80', zeroblob(32), NULL, NULL)"
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +127,9 @@ def test_any_flipped_byte_of_the_file_is_survived(
         ("UPDATE records SET state = 'text'", "has a state of the wrong type"),
         ("UPDATE log SET entry = x'c1'", "is not MessagePack"),
         ("UPDATE conflicts SET closed = 2", "is neither open nor closed"),
+        ("INSERT INTO ledger_identities VALUES (9999, zeroblob(16), x'80')", "no ledger row"),
+        (f"INSERT INTO refusals {REFUSAL.format(1)}", "which was refused"),
+        (f"INSERT INTO refusals {REFUSAL.format(9999)}", "above the client's last number"),
         ("UPDATE devices SET incarnation = 0", "has incarnation 0"),
         ("DROP TABLE refusals", "table refusals is missing"),
         ("ALTER TABLE log RENAME COLUMN entry TO other", "log cannot be read"),
@@ -155,6 +160,8 @@ def _first(path: Path, outcome: Outcome) -> Entry:
             {"effects": pack([[5], None])},
             "stamp that is not above what its context",
         ),
+        (Outcome.LOST, {"n": 1}, "repeats or reorders op 1"),
+        (Outcome.APPLIED, {"seq": 77}, "holds the entry of seq 77"),
         (Outcome.APPLIED, {"n": 999}, "leaves out numbers of"),
         (Outcome.APPLIED, {"epoch": 2}, "an epoch above that of the store"),
         (Outcome.APPLIED, {"body": pack([[9]])}, "a change of unknown kind or shape"),
@@ -200,6 +207,38 @@ def test_any_values_at_all_inside_of_a_forged_entry_are_survived(
     assert not verify_file(path).ok
 
 
+def test_an_entry_stamped_below_what_it_overwrote_is_found(tmp_path: Path) -> None:
+    world, device = World(tmp_path / "server.db"), Device("ann")
+    device.write(SALT, NOW, Put("todo", "r0", {}, {"a": 1}))
+    device.write(SALT[::-1], NOW, Patch("todo", "r0", {"ann": 1}, {"a": 2}))
+    world.sync(device, "s")
+    world.store.close()
+    forge_log(tmp_path / "server.db", 2, lambda entry: replace(entry, effects=pack([[5], None])))
+    problem = "log row 2 has a stamp that is not above what its context had seen"
+    assert f"session 's': {problem}" in verify_file(tmp_path / "server.db").all_problems()
+
+
+def test_an_epoch_that_falls_back_is_found(copied: Path) -> None:
+    run_sql(copied, "UPDATE store SET value = 2 WHERE key = 'epoch'")
+    forge_log(copied, 3, lambda entry: replace(entry, epoch=2))
+    problems = verify_file(copied).all_problems()
+    assert "session 'first': log row 4 falls back to epoch 1" in problems
+
+
+def test_a_lost_value_that_only_the_ledger_knows_is_found(copied: Path) -> None:
+    with closing(sqlite3.connect(copied)) as db, db:
+        n, previous = db.execute("SELECT n, hash FROM ledger ORDER BY n DESC LIMIT 1").fetchone()
+        stamps = {"loser": [1, "ann", 1], "winner": [2, "bob", 1]}
+        facts = {"seq": 1, "collection": "todo", "id": "r0", "field": "a", **stamps}
+        row = pack([n + 1, NOW, "lost", "first", facts, bytes(32)])
+        values = (n + 1, sha256(b"le" + previous + row).digest(), row)
+        db.execute("INSERT INTO ledger VALUES (?, ?, ?)", values)
+    assert verify_file(copied).all_problems() == [
+        "the ledger says that a value of 'todo'/'r0' 'a' at seq 1 of session 'first' lost, "
+        "the log does not"
+    ]
+
+
 def test_void_numbers_and_repeats_under_a_new_number_hold(tmp_path: Path) -> None:
     world = World(tmp_path / "server.db")
     first, copy = Device("ann"), Device("ann2")
@@ -236,6 +275,7 @@ def test_a_context_beyond_the_log_is_settled_as_far_as_the_log_goes(tmp_path: Pa
     ann.n = 2
     world.sync(ann, "s")
     bob.write(b"c" * 16, NOW + 9, Patch("todo", "r0", {"ann": 3, "bob": 1}, {"b": 3}))
+    bob.write(b"d" * 16, NOW + 10, Put("todo", "r0", {"ann": 4, "bob": 2}, {"c": 1}))
     world.sync(bob, "s")
     world.store.close()
     assert verify_file(tmp_path / "server.db").all_problems() == []
