@@ -1,23 +1,19 @@
-"""The replica's core: every state change of the file, each as one transaction.
+"""The replica's core: what the engine asks and tells, each as one transaction.
 
-``Replica`` and ``Session`` write through it, the engine tells it what the log says, and receipts
-and status read from it. What relies on the sync lease checks it again inside its transaction.
+``LocalCore`` is what the app uses; this adds what syncing needs. What relies on the sync lease
+checks it again inside its transaction.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from syncline.sync import (
-    HEADER_COLLECTION,
-    DiskFull,
     Entry,
     Op,
-    Record,
     ReplicaCloned,
     SnapshotPage,
     VoidOp,
@@ -28,12 +24,11 @@ from syncline.sync import (
 
 from . import _bootstrap, _healing
 from ._applying import Applied, apply_entries, apply_refusal, apply_repeat, retire_void
-from ._database import CommitUnknown, Database
-from ._receipt import ReceiptState
+from ._database import Database
+from ._local import LocalCore, by_collection
 from ._rows import (
     Boot,
     SessionState,
-    add_session,
     last_own,
     lowest_pending,
     meta,
@@ -42,19 +37,14 @@ from ._rows import (
     pending_ops,
     running_at,
     session_row,
-    session_rows,
     set_meta,
 )
-from ._views import note_fields
-from ._watch import Notification, Watchers
-from ._writing import OpWriter, write_head
+from ._watch import Notification
 
 LEASE_US = 10_000_000
 """A holder that was killed or stopped is believed to hold the lease for this long."""
 CLOCK_STEP_US = 5_000
 """A measured offset is kept when it moved by more; below, it is the network's noise."""
-CLOCK_SET_BACK_US = 1_000_000
-"""Time this far before the last that a server told means that the local clock was set since."""
 AHEAD_US_MAX = 60_000_000
 
 
@@ -62,8 +52,8 @@ class LeaseLost(Exception):
     """Another process has taken the lease: whatever this one was about to do, it must not."""
 
 
-class Core:
-    """One process's replica."""
+class Core(LocalCore):
+    """One process's replica, as its app and its connection use it."""
 
     def __init__(
         self,
@@ -74,191 +64,14 @@ class Core:
         new_client_id: Callable[[], str],
         outbox_ops_max: int,
     ) -> None:
-        self.database = database
-        self.clock = clock
-        self.random_bytes = random_bytes
-        self._new_client_id = new_client_id
-        self._outbox_ops_max = outbox_ops_max
-        self.watchers = Watchers()
-        self.changed = threading.Condition()
-        self.on_local_write: Callable[[str], None] | None = None
-        self._fields: set[tuple[str, str]] = set()
-        self._writers: dict[str, OpWriter] = {}
-        self._holder = self.random_bytes(8).hex()
-        self._batched: list[bytes] = []
-
-    # Making and opening.
-
-    def make(self, client_id: str | None) -> None:
-        """Give a fresh file its identity; check that an old one has the id asked for."""
-        with self.database.transaction() as db:
-            there = meta(db, "client")
-            if there is None:
-                set_meta(db, "client", client_id or self._new_client_id())
-                set_meta(db, "former", pack([]))
-                set_meta(db, "incarnation", 0)
-                set_meta(db, "offset_us", 0)
-                set_meta(db, "connected", 0)
-            self._fields = set(db.execute("SELECT collection, field FROM syncline_fields"))
-
-    def client(self) -> str:
-        with self.database.reading() as db:
-            return str(meta(db, "client"))
-
-    # Local writes.
-
-    @property
-    def now(self) -> int:
-        """The local clock plus the measured offset, in microseconds since the Unix epoch."""
-        with self.database.reading() as db:
-            return self._now(int(meta(db, "offset_us", 0)), int(meta(db, "server_clock", 0)))
-
-    def _now(self, offset: int, server_clock: int) -> int:
-        """``server_clock`` is the last time of day that a server told.
-
-        It cannot be earlier than that now. When it seems so, somebody has set the local clock since
-        (most often: to the right time), and the offset, which was that of the old one, is void.
-        """
-        clock = self.clock()
-        now = clock + offset
-        return max(now, 0) if now >= server_clock - CLOCK_SET_BACK_US else max(clock, server_clock)
-
-    @contextlib.contextmanager
-    def op(self, session: str) -> Iterator[OpWriter]:
-        """One op: leaving the block stores it, an exception stores nothing."""
-        with self.database.lock:
-            outer = self._writers.get(session)
-            if outer is not None:
-                yield outer
-                return
-            with self._stored() as db:
-                writer = self._writers[session] = self._new_writer(db, session)
-                try:
-                    yield writer
-                finally:
-                    del self._writers[session]
-                if not writer.empty:
-                    self._store(db, writer)
-
-    def _new_writer(self, db: sqlite3.Connection, session: str) -> OpWriter:
-        known = dict(
-            db.execute(
-                "SELECT key, value FROM syncline_meta"
-                " WHERE key IN ('client', 'former', 'offset_us', 'server_clock')"
-            ).fetchall()
+        super().__init__(
+            database,
+            clock=clock,
+            random_bytes=random_bytes,
+            new_client_id=new_client_id,
+            outbox_ops_max=outbox_ops_max,
         )
-        return OpWriter(
-            db,
-            write_head(db, session),
-            client=known["client"],
-            former=tuple(unpack(known["former"])),
-            salt=self.random_bytes(16),
-            now=self._now(known["offset_us"], known.get("server_clock", 0)),
-            outbox_ops_max=self._outbox_ops_max,
-        )
-
-    def _store(self, db: sqlite3.Connection, writer: OpWriter) -> None:
-        try:
-            writer.write()
-            self._note_fields(db, writer.field_names)
-        except BaseException:
-            self.database.doom()
-            raise
-        self._batched.append(writer.salt)
-        session, receipt_id = writer.head.id, writer.salt.hex()
-        told = [
-            Notification(session, "local", collection, ids, receipt_id=receipt_id)
-            for collection, ids in _by_collection(writer.touched)
-        ]
-        if writer.events:
-            told.append(
-                Notification(
-                    session, "local", None, events=len(writer.events), receipt_id=receipt_id
-                )
-            )
-
-        def after() -> None:
-            self._tell(told)
-            if self.on_local_write is not None:
-                self.on_local_write(session)
-
-        self.database.after_commit(after)
-
-    @contextlib.contextmanager
-    def batch(self) -> Iterator[None]:
-        """Many ops, one commit: durable when the block ends."""
-        with self._stored():
-            yield
-
-    @contextlib.contextmanager
-    def _stored(self) -> Iterator[sqlite3.Connection]:
-        """A transaction of writes. When its commit does not answer, the file is asked."""
-        outermost = not self.database.in_transaction
-        if outermost:
-            self._batched.clear()
-        try:
-            with self.database.transaction() as db:
-                yield db
-        except CommitUnknown as error:
-            salts = list(self._batched)
-            if salts and all(self.knows(salt) for salt in salts):
-                return
-            raise DiskFull(f"{self.database.path} could not be written: {error}") from error
-
-    def knows(self, salt: bytes) -> bool:
-        """Whether the file holds the op with this salt, in whatever state."""
-        return self.receipt_state(salt, None) is not None
-
-    def ensure_session(self, id_: str) -> None:
-        """Make the session's row if it is not there."""
-        with self.database.reading() as db:
-            if db.execute("SELECT 1 FROM syncline_sessions WHERE id=?", (id_,)).fetchone():
-                return
-        with self._stored() as db:
-            add_session(db, id_, self.clock())
-
-    def _note_fields(self, db: sqlite3.Connection, fields: Iterable[tuple[str, str]]) -> None:
-        fresh = note_fields(
-            db, self._fields, (pair for pair in fields if pair[0] != HEADER_COLLECTION)
-        )
-        if fresh:
-            self.database.after_commit(lambda: self._fields.update(fresh))
-
-    def _tell(self, notifications: list[Notification]) -> None:
-        self.watchers.tell(notifications)
-        with self.changed:
-            self.changed.notify_all()
-
-    # Receipts.
-
-    def receipt_state(self, salt: bytes, hint: tuple[str, int] | None) -> ReceiptState | None:
-        """Where a write stands; None when this replica knows nothing of it.
-
-        ``hint`` is the session and number that the write had at first, which finds it fast.
-        """
-        with self.database.reading() as db:
-            sent = self._outbox_sent(db, salt, hint)
-            if sent is not None:
-                return ReceiptState.SENT if sent else ReceiptState.QUEUED
-            row = db.execute("SELECT entry FROM syncline_entries WHERE salt=?", (salt,)).fetchone()
-            if row is not None:
-                return ReceiptState.of(Entry.decode(row[0]).outcome)
-            row = db.execute("SELECT 1 FROM syncline_refused WHERE salt=?", (salt,)).fetchone()
-            return None if row is None else ReceiptState.REFUSED
-
-    def _outbox_sent(
-        self, db: sqlite3.Connection, salt: bytes, hint: tuple[str, int] | None
-    ) -> int | None:
-        if hint is not None:
-            row = db.execute(
-                "SELECT o.salt, o.sent FROM syncline_outbox o JOIN syncline_sessions s"
-                " ON s.session = o.session WHERE s.id=? AND o.n=?",
-                hint,
-            ).fetchone()
-            if row is not None and row[0] == salt:
-                return int(row[1])
-        row = db.execute("SELECT sent FROM syncline_outbox WHERE salt=?", (salt,)).fetchone()
-        return None if row is None else int(row[0])
+        self._holder = random_bytes(8).hex()
 
     # The lease.
 
@@ -322,10 +135,6 @@ class Core:
                 db.execute("UPDATE syncline_outbox SET sent=1 WHERE sent=0")
             set_meta(db, "connected", 1)
             return str(meta(db, "client")), incarnation
-
-    def session_ids(self) -> list[str]:
-        with self.database.reading() as db:
-            return [id_ for (id_,) in db.execute("SELECT id FROM syncline_sessions ORDER BY id")]
 
     def cursor(self, id_: str) -> int:
         """The seq up to which entries are folded in (of a bootstrap, while one is under way)."""
@@ -393,10 +202,6 @@ class Core:
     def compare_points(self, id_: str, low: int, high: int, count: int) -> list[tuple[int, bytes]]:
         with self.database.reading() as db:
             return _healing.points(db, session_row(db, id_), low, high, count)
-
-    def _read(self, id_: str) -> SessionState:
-        with self.database.reading() as db:
-            return session_row(db, id_)
 
     def check_lineage(self, id_: str, last: int, running: bytes) -> None:
         """Raises ReplicaCloned (3016) when the server knows another history of this client."""
@@ -503,7 +308,7 @@ class Core:
             self._show_if_complete(db, session, client)
             told = [
                 Notification(id_, "remote", collection, ids)
-                for collection, ids in _by_collection(applied.remote)
+                for collection, ids in by_collection(applied.remote)
             ]
             if applied.events:
                 told.append(Notification(id_, "remote", None, events=applied.events))
@@ -564,7 +369,7 @@ class Core:
             receipt_id = op.salt.hex()
             told = [
                 Notification(id_, "refusal", collection, ids, receipt_id=receipt_id)
-                for collection, ids in _by_collection(keys)
+                for collection, ids in by_collection(keys)
             ] or [Notification(id_, "refusal", None, receipt_id=receipt_id)]
             self.database.after_commit(lambda: self._tell(told))
 
@@ -642,38 +447,6 @@ class Core:
             (version,) = db.execute("PRAGMA data_version").fetchone()
         return int(version)
 
-    def tell_changed(self) -> None:
-        self._tell([])
-
-    def discard_refused(self, salt: bytes) -> bool:
-        with self._stored() as db:
-            return db.execute("DELETE FROM syncline_refused WHERE salt=?", (salt,)).rowcount > 0
-
-    def visible(self, id_: str, collection: str, record_id: str) -> Record | None:
-        """The record as the app sees it; inside an op, as the op leaves it."""
-        with self.database.lock:
-            writer = self._writers.get(id_)
-            if writer is not None:
-                return writer.visible(collection, record_id)
-            with self.database.reading() as db:
-                row = db.execute(
-                    "SELECT r.state FROM syncline_records r JOIN syncline_sessions s"
-                    " ON s.gen = r.gen WHERE s.id=? AND r.collection=? AND r.id=?",
-                    (id_, collection, record_id),
-                ).fetchone()
-        return Record.decode(row[0]) if row is not None and row[0] else None
-
-    def states(self) -> list[SessionState]:
-        with self.database.reading() as db:
-            return session_rows(db)
-
 
 def _link(data: bytes | None) -> dict[str, Any] | None:
     return None if data is None else dict(unpack(data))
-
-
-def _by_collection(keys: Iterable[tuple[str, str]]) -> list[tuple[str, tuple[str, ...]]]:
-    grouped: dict[str, list[str]] = {}
-    for collection, id_ in sorted(keys):
-        grouped.setdefault(collection, []).append(id_)
-    return [(collection, tuple(ids)) for collection, ids in grouped.items()]

@@ -88,6 +88,7 @@ class Database:
         self._depth = 0
         self._doomed = False
         self._after_commit: list[Callable[[], None]] = []
+        self.before_read: Callable[[], None] | None = None
         self._commits = 0
         self._connection: sqlite3.Connection | None = None
         self._file_lock: IO[Any] | None = None
@@ -164,6 +165,8 @@ class Database:
         with self.lock, _explained(self.path):
             connection = self.connection
             if connection.in_transaction:
+                if self.before_read is not None:
+                    self.before_read()
                 yield connection
                 return
             connection.execute("BEGIN")

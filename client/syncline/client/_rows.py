@@ -208,22 +208,30 @@ def pending_op(db: sqlite3.Connection, session: int, n: int) -> Pending | None:
 
 def put_pending(db: sqlite3.Connection, session: int, op: Pending) -> None:
     """Insert or replace one op of the outbox."""
+    db.execute(PUT_PENDING, pending_values(session, op))
+
+
+PUT_PENDING = (
+    "INSERT OR REPLACE INTO syncline_outbox (session, n, salt, stamps, body, running,"
+    " former_client, former_n, sent, written_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def pending_values(session: int, op: Pending) -> tuple[Any, ...]:
+    """What ``PUT_PENDING`` takes."""
     client, former_n = op.former if op.former is not None else (None, None)
-    db.execute(
-        "INSERT OR REPLACE INTO syncline_outbox (session, n, salt, stamps, body, running,"
-        " former_client, former_n, sent, written_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            session,
-            op.n,
-            op.salt,
-            None if op.body is None else pack(op.stamps),
-            op.body,
-            op.running,
-            client,
-            former_n,
-            op.sent,
-            op.written_at,
-        ),
+    stamps = None if op.body is None else pack(op.stamps)
+    return (
+        session,
+        op.n,
+        op.salt,
+        stamps,
+        op.body,
+        op.running,
+        client,
+        former_n,
+        op.sent,
+        op.written_at,
     )
 
 
@@ -325,10 +333,15 @@ def put_record_statement(
 ) -> tuple[str, tuple[Any, ...]]:
     if row.visible is None and (not row.has_base or row.base is None):
         return DROP_RECORD, (gen, collection, id_)
+    return PUT_RECORD, record_values(gen, collection, id_, row)
+
+
+def record_values(gen: int, collection: str, id_: str, row: RecordState) -> tuple[Any, ...]:
+    """What ``PUT_RECORD`` takes."""
     alive = row.visible is not None and row.visible.alive
     state = b"" if row.visible is None else row.visible.encode()
     base = None if not row.has_base else b"" if row.base is None else row.base.encode()
-    return PUT_RECORD, (gen, collection, id_, alive, row.seq, state, base)
+    return gen, collection, id_, alive, row.seq, state, base
 
 
 def notice(db: sqlite3.Connection, at: int, kind: str, session: str | None, **detail: Any) -> None:

@@ -54,8 +54,14 @@ class Watchers:
 
         return stop
 
+    @property
+    def any(self) -> bool:
+        return bool(self._callbacks)
+
     def tell(self, notifications: list[Notification]) -> None:
         """Hand these out. A callback that raises is logged and breaks nothing."""
+        if not notifications:
+            return
         with self._lock:
             callbacks = list(self._callbacks.values())
         for notification in notifications:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from syncline.sync import (
     HEADER_COLLECTION,
@@ -45,11 +45,25 @@ from syncline.sync import (
     op_digest,
     pack,
     running_hash,
+    unpack,
 )
 
-from ._rows import Pending, RecordState, put_pending, put_record, record_state
+from ._predict import Key
+from ._rows import (
+    PUT_PENDING,
+    PUT_RECORD,
+    Pending,
+    RecordState,
+    pending_values,
+    record_state,
+    record_values,
+)
+from ._watch import Notification
 
 Choice = Literal["local", "remote"]
+
+ROWS_WAITING_MAX = 1000
+"""Rows of a batch are written when this many wait, so that its memory stays bounded."""
 
 
 @dataclass(slots=True)
@@ -62,8 +76,7 @@ class _Draft:
     visible: Record
 
 
-@dataclass(frozen=True, slots=True)
-class WriteHead:
+class WriteHead(NamedTuple):
     """What a write needs of its session: where its rows are and where its numbers stand."""
 
     key: int
@@ -90,16 +103,71 @@ def write_head(db: sqlite3.Connection, id_: str) -> WriteHead:
     return WriteHead(key, id_, gen, n + 1, running, settled_n)
 
 
+class WriteScope:
+    """One transaction of local writes: what they share, and the rows that wait to be written.
+
+    Rows are written in bulk, before the commit and before anything is read from their tables.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+        known = dict(
+            db.execute(
+                "SELECT key, value FROM syncline_meta"
+                " WHERE key IN ('client', 'former', 'offset_us', 'server_clock')"
+            ).fetchall()
+        )
+        self.client: str = known["client"]
+        self.former: tuple[str, ...] = tuple(unpack(known["former"]))
+        self.offset_us: int = known["offset_us"]
+        self.server_clock: int = known.get("server_clock", 0)
+        self.heads: dict[str, WriteHead] = {}
+        self.writers: dict[str, OpWriter] = {}
+        self.salts: list[bytes] = []
+        self.told: list[Notification] = []
+        self._ops: list[tuple[Any, ...]] = []
+        self._records: dict[tuple[int, str, str], RecordState] = {}
+
+    def head(self, session: str) -> WriteHead:
+        """Where the next op of the session goes. Raises NotFound (3113)."""
+        head = self.heads.get(session)
+        return write_head(self.db, session) if head is None else head
+
+    def record(self, gen: int, collection: str, id_: str) -> RecordState:
+        """The record's row, as the writes so far leave it."""
+        row = self._records.get((gen, collection, id_))
+        return record_state(self.db, gen, collection, id_) if row is None else row
+
+    def add(self, head: WriteHead, op: Pending, shown: Mapping[Key, RecordState]) -> None:
+        """An op and what shows with it."""
+        self.heads[head.id] = head._replace(n=op.n + 1, running=op.running)
+        if not self.salts and op.salt is not None:
+            self.salts.append(op.salt)
+        self._ops.append(pending_values(head.key, op))
+        for (collection, id_), row in shown.items():
+            self._records[head.gen, collection, id_] = row
+        if len(self._ops) >= ROWS_WAITING_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._ops:
+            self.db.executemany(PUT_PENDING, self._ops)
+            self._ops.clear()
+        if self._records:
+            rows = [record_values(*key, row) for key, row in self._records.items()]
+            self.db.executemany(PUT_RECORD, rows)
+            self._records.clear()
+
+
 class OpWriter:
     """Collects the changes of one op. ``write`` stores it; until then nothing is stored."""
 
     def __init__(
         self,
-        db: sqlite3.Connection,
+        scope: WriteScope,
         head: WriteHead,
         *,
-        client: str,
-        former: tuple[str, ...],
         salt: bytes,
         now: int,
         outbox_ops_max: int,
@@ -109,10 +177,9 @@ class OpWriter:
                 f"{outbox_ops_max} ops wait in the outbox of session {head.id}",
                 ops_max=outbox_ops_max,
             )
-        self._db = db
+        self._scope = scope
         self.head = head
-        self.client = client
-        self._former = former
+        self.client = scope.client
         self.salt = salt
         self._now = now
         self._drafts: dict[tuple[str, str], _Draft] = {}
@@ -210,7 +277,7 @@ class OpWriter:
         return conflict
 
     def _is_own(self, stamp: Stamp) -> bool:
-        return stamp.client == self.client or stamp.client in self._former
+        return stamp.client == self.client or stamp.client in self._scope.former
 
     def _sees(self, conflict: Conflict) -> bool:
         record = self.visible(conflict.collection, conflict.record_id)
@@ -223,7 +290,7 @@ class OpWriter:
             self.patch(conflict.collection, conflict.record_id, fields, None, revive=True)
 
     def _open_conflict(self, conflict_id: str) -> Conflict:
-        row = self._db.execute(
+        row = self._scope.db.execute(
             "SELECT conflict, closing_n FROM syncline_conflicts WHERE gen=? AND id=?",
             (self.head.gen, conflict_id),
         ).fetchone()
@@ -241,13 +308,13 @@ class OpWriter:
         draft = self._drafts.get((collection, id_))
         if draft is not None:
             return draft.visible
-        return record_state(self._db, self.head.gen, collection, id_).visible
+        return self._scope.record(self.head.gen, collection, id_).visible
 
     def _open(self, collection: str, id_: str) -> tuple[_Draft | RecordState, Mapping[str, int]]:
         draft = self._drafts.get((collection, id_))
         if draft is not None:
             return draft, draft.change.context
-        row = record_state(self._db, self.head.gen, collection, id_)
+        row = self._scope.record(self.head.gen, collection, id_)
         return row, {} if row.visible is None else row.visible.vector
 
     def _keep(
@@ -288,15 +355,14 @@ class OpWriter:
             _check_record_size(draft)
         running = running_hash(self.head.running, self.head.n, op_digest(self.salt, body))
         op = Pending(self.head.n, self.salt, stamps, body, running, None, False, self._now)
-        put_pending(self._db, self.head.key, op)
-        for draft in drafts:
-            row = draft.row
-            base, seq = row.canonical, row.seq
-            shown = RecordState(draft.visible, base, True, seq)
-            put_record(self._db, self.head.gen, draft.change.collection, draft.change.id, shown)
+        shown = {
+            key: RecordState(draft.visible, draft.row.canonical, True, draft.row.seq)
+            for key, draft in self._drafts.items()
+        }
+        self._scope.add(self.head, op, shown)
         for other, _ in self._others:
             if isinstance(other, Resolve):
-                self._db.execute(
+                self._scope.db.execute(
                     "UPDATE syncline_conflicts SET closing_n=? WHERE gen=? AND id=?",
                     (op.n, self.head.gen, other.conflict_id),
                 )
