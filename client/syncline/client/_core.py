@@ -284,7 +284,7 @@ class Core(LocalCore):
         """Take in a page; whether the snapshot shows now."""
         with self._session(id_) as (db, session, client):
             applied = _bootstrap.apply_page(db, session, client, page)
-            self._note_fields(db, applied.fields)
+            self._show_fields(db, applied.fields)
             return self._show_if_complete(db, session, client)
 
     def _show_if_complete(self, db: sqlite3.Connection, session: SessionState, client: str) -> bool:
@@ -304,7 +304,7 @@ class Core(LocalCore):
     ) -> Applied:
         with self._session(id_) as (db, session, client):
             applied = apply_entries(db, session, client, seq, previous, entries)
-            self._note_fields(db, applied.fields)
+            self._show_fields(db, applied.fields)
             self._show_if_complete(db, session, client)
             told = [
                 Notification(id_, "remote", collection, ids)
@@ -381,15 +381,15 @@ class Core(LocalCore):
                 apply_repeat(db, session, client, op, entry, hash_)
                 self.database.after_commit(lambda: self._tell([]))
 
-    def stamp_again(self, id_: str, n: int, code: int, detail: Mapping[str, Any]) -> None:
-        """3003 and 3012: set stamps again, by the server's clock where it told it."""
+    def stamp_again(self, id_: str, n: int, code: int, detail: Mapping[str, Any]) -> int:
+        """3003 and 3012: set stamps again, by the server's clock where it told it; how many."""
         with self._session(id_) as (db, session, client):
             server = detail.get("server_clock")
             if code == 3012 and type(server) is int:
                 set_meta(db, "offset_us", server - self.clock())
                 set_meta(db, "server_clock", server)
             seen = detail.get("seen")
-            _healing.stamp_again(
+            return _healing.stamp_again(
                 db,
                 session,
                 client,

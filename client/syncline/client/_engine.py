@@ -531,8 +531,10 @@ class ClientEngine:
     def _not_final(self, track: Track, frame: OpRefused, now: int) -> None:
         match frame.code:
             case 3003 | 3012:
-                self._core.stamp_again(track.id, frame.n, frame.code, frame.detail)
+                count = self._core.stamp_again(track.id, frame.n, frame.code, frame.detail)
                 self._send_again_from(track, frame.n)
+                if not count:
+                    self._hold_back(track, None, now)  # The same again at once helps nobody.
             case 3005:
                 expected = frame.detail.get("expected")
                 if type(expected) is not int or expected < 1:
