@@ -16,6 +16,9 @@ from syncline.cli.verify import Report, compare_files, verify_file
 from ._history import History
 from ._player import Played
 
+POOL_FILES_MIN = 16
+"""Fewer are verified sooner than other processes are started."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -39,9 +42,7 @@ class Result:
 def check(history: History, played: Played) -> Result:
     """Verify the server's and every replica's file, and compare them."""
     files = [played.server, *played.replicas]
-    # A fresh interpreter each: forking a process that has had threads is not safe.
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        reports = list(pool.map(verify_file, files))
+    reports = _verified(files)
     damage = [
         f"{report.path}: {problem}" for report in reports for problem in report.all_problems()
     ]
@@ -58,6 +59,14 @@ def check(history: History, played: Played) -> Result:
         sha256=session.sha256 if session else "",
         problems=(*damage, *apart),
     )
+
+
+def _verified(files: Sequence[Path]) -> list[Report]:
+    if len(files) < POOL_FILES_MIN:
+        return [verify_file(path) for path in files]
+    # A fresh interpreter each: forking a process that has had threads is not safe.
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        return list(pool.map(verify_file, files))
 
 
 def _incomplete(history: History, reports: Sequence[Report]) -> list[str]:

@@ -22,7 +22,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
@@ -187,7 +187,7 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
         raise _bad(path, number + 1, f"the gzip data is broken: {error}") from error
 
 
-def _plain(file: io.BufferedReader) -> IO[bytes]:
+def _plain(file: io.BufferedReader) -> gzip.GzipFile | io.BufferedReader:
     zipped = file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
     return gzip.open(file) if zipped else file
 
