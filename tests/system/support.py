@@ -32,12 +32,18 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def eventually(predicate: Callable[[], object], timeout: float = 10.0) -> None:
-    """Wait until it holds; fail when it does not in time (seconds)."""
+def eventually(
+    predicate: Callable[[], object],
+    timeout: float = 10.0,
+    *,
+    each: Callable[[], object] = lambda: None,
+) -> None:
+    """Wait until it holds, calling ``each`` meanwhile; fail when it does not in time (seconds)."""
     never = threading.Event()
     end = time.monotonic() + timeout
     while not predicate():
         assert time.monotonic() < end, f"not so within {timeout} s"
+        each()
         never.wait(0.01)
 
 

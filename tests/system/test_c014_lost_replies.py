@@ -42,7 +42,7 @@ def test_C014_a_reply_lost_five_times_leaves_each_op_in_the_log_once(world: Worl
     with Proxy(server.port) as proxy:
         lost = _lose_replies(proxy, LOSSES)
         with world.replica("a").connect(proxy.url) as connection:
-            eventually(lambda: (connection.poke(), len(lost) == LOSSES)[1], 20)
+            eventually(lambda: len(lost) == LOSSES, 20, each=connection.poke)
             assert m2.wait(10).value == m1.wait(10).value == "applied"
     assert [entry.n for entry in world.log()] == [1, 2]
     assert [event.payload for event in a.events()] == [{"line": 1}]

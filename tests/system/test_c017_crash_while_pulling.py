@@ -113,7 +113,7 @@ def test_C017_a_row_that_cannot_be_stored_holds_the_cursor_until_it_can(world: W
         assert 0 < _cursor(path) <= 56
         for connected in opened:
             connected.broken = False
-        eventually(lambda: (connection.poke(), a.count("notes") == ROWS)[1])
+        eventually(lambda: a.count("notes") == ROWS, each=connection.poke)
         connection.wait_synced(10)
     assert _cursor(path) == ROWS
     world.check()
