@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,7 +120,7 @@ def test_FR8_an_entry_reads_as_changes_with_their_stamps_and_effects() -> None:
 
 def test_FR8_the_list_of_effects_is_nil_when_every_change_simply_applied() -> None:
     assert unpack(encode_effects([5, 6], [None, None])) == [[5, 6], None]
-    plain = replace(ENTRY, effects=encode_effects([5, 6], [None, None]))
+    plain = ENTRY._replace(effects=encode_effects([5, 6], [None, None]))
     assert [accepted.effect for accepted in plain.read()] == [None, None]
 
 
@@ -142,12 +141,12 @@ def test_FR8_the_list_of_effects_is_nil_when_every_change_simply_applied() -> No
 )
 def test_FR8_effects_of_another_shape_are_malformed(effects: bytes) -> None:
     with pytest.raises(MalformedFrame):
-        replace(ENTRY, effects=effects).read()
+        ENTRY._replace(effects=effects).read()
 
 
 def test_FR8_a_body_that_is_none_is_malformed_in_an_entry() -> None:
     with pytest.raises(MalformedFrame, match="entry 7: "):
-        replace(ENTRY, body=b"\xc1").read()
+        ENTRY._replace(body=b"\xc1").read()
 
 
 @given(st.binary(max_size=60))
@@ -157,7 +156,7 @@ def test_FR3_arbitrary_bytes_are_an_entry_or_malformed(data: bytes) -> None:
             Entry.decode(candidate).read()
         except MalformedFrame:
             pass
-    for entry in (replace(ENTRY, effects=data), replace(ENTRY, body=data)):
+    for entry in (ENTRY._replace(effects=data), ENTRY._replace(body=data)):
         try:
             entry.read()
         except MalformedFrame:
@@ -184,7 +183,7 @@ def test_CH5_a_change_anywhere_in_a_log_changes_every_hash_after_it(data: st.Dat
     at = data.draw(st.integers(0, 7))
     field = data.draw(st.sampled_from(["epoch", "client", "n", "outcome", "accepted_at", "body"]))
     other: Any = {"client": "eve", "outcome": Outcome.LOST, "body": b"x"}.get(field, 99)
-    bad = entries[:at] + [replace(entries[at], **{field: other})] + entries[at + 1 :]
+    bad = entries[:at] + [entries[at]._replace(**{field: other})] + entries[at + 1 :]
     walked = [hash_ for _, hash_ in walk_chain(bad, NO_HASH)]
     assert walked[:at] == good[:at]
     assert all(a != b for a, b in zip(walked[at:], good[at:], strict=True))
@@ -211,11 +210,11 @@ def test_CH5_a_log_with_an_entry_less_more_or_elsewhere_has_another_head() -> No
 def test_CH6_the_hash_follows_from_the_bytes_as_they_are() -> None:
     """A body that another client encoded in its own way keeps its bytes, and with them its hash."""
     odd = b"\x91\x95\xcd\x00\x01\xa1c\xa1r\x80\x80"  # the kind as a 16-bit integer
-    entry = replace(ENTRY, effects=encode_effects([5], [None]), body=odd)
+    entry = ENTRY._replace(effects=encode_effects([5], [None]), body=odd)
     decoded = Entry.decode(entry.encode())
     assert decoded.body == odd
     assert decoded.hash(NO_HASH) == entry.hash(NO_HASH)
-    normal = replace(entry, body=encode_body([Put("c", "r", {}, {})]))
+    normal = entry._replace(body=encode_body([Put("c", "r", {}, {})]))
     assert [a.change for a in normal.read()] == [a.change for a in decoded.read()]
     assert normal.hash(NO_HASH) != entry.hash(NO_HASH)
 
@@ -255,8 +254,7 @@ def test_CH1_no_hash_can_stand_for_another() -> None:
 
 
 def test_a_patch_of_nothing_is_still_a_change() -> None:
-    entry = replace(
-        ENTRY,
+    entry = ENTRY._replace(
         effects=encode_effects([5], [None]),
         body=encode_body([Patch("notes", "r", {"ann": 1}, {})]),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -175,7 +174,7 @@ def test_a_forged_entry_whose_hashes_are_right_is_found_by_settling_it_again(
     copied: Path, outcome: Outcome, change: dict[str, object], problem: str
 ) -> None:
     seq = _first(copied, outcome).seq
-    forge_log(copied, seq, lambda entry: replace(entry, **change))  # type: ignore[arg-type]
+    forge_log(copied, seq, lambda entry: entry._replace(**change))  # type: ignore[arg-type]
     problems = verify_file(copied).all_problems()
     assert not any("hash that its bytes give" in one for one in problems)
     assert any(problem in one for one in problems), problems
@@ -203,7 +202,7 @@ def test_any_values_at_all_inside_of_a_forged_entry_are_survived(
         "effects": {"effects": pack(value)},
         "effect": {"effects": pack([[NOW * 2], [[1, {}, value, True, None, value, value]]])},
     }[part]
-    forge_log(path, seq, lambda entry: replace(entry, **content))  # type: ignore[arg-type]
+    forge_log(path, seq, lambda entry: entry._replace(**content))  # type: ignore[arg-type]
     assert not verify_file(path).ok
 
 
@@ -213,14 +212,14 @@ def test_an_entry_stamped_below_what_it_overwrote_is_found(tmp_path: Path) -> No
     device.write(SALT[::-1], NOW, Patch("todo", "r0", {"ann": 1}, {"a": 2}))
     world.sync(device, "s")
     world.store.close()
-    forge_log(tmp_path / "server.db", 2, lambda entry: replace(entry, effects=pack([[5], None])))
+    forge_log(tmp_path / "server.db", 2, lambda entry: entry._replace(effects=pack([[5], None])))
     problem = "log row 2 has a stamp that is not above what its context had seen"
     assert f"session 's': {problem}" in verify_file(tmp_path / "server.db").all_problems()
 
 
 def test_an_epoch_that_falls_back_is_found(copied: Path) -> None:
     run_sql(copied, "UPDATE store SET value = 2 WHERE key = 'epoch'")
-    forge_log(copied, 3, lambda entry: replace(entry, epoch=2))
+    forge_log(copied, 3, lambda entry: entry._replace(epoch=2))
     problems = verify_file(copied).all_problems()
     assert "session 'first': log row 4 falls back to epoch 1" in problems
 

@@ -56,7 +56,7 @@ class Applied:
     settled: list[tuple[int, Outcome]] = field(default_factory=list)
     conflicts: list[Conflict | Closed] = field(default_factory=list)
     entries: int = 0
-    fields: set[tuple[str, str]] = field(default_factory=set)
+    fields: dict[str, set[str]] = field(default_factory=dict)
 
 
 class _Page:
@@ -239,7 +239,7 @@ def _fold_entry(page: _Page, entry: Entry, applied: Applied, own: Pending | None
                 page.stale.add(key)
         row.seq = entry.seq
         if change.collection != HEADER_COLLECTION:
-            applied.fields.update((change.collection, name) for name in base.fields)
+            applied.fields.setdefault(change.collection, set()).update(base.fields)
     events = events_in([item.change for item in accepted])
     if own is None:
         applied.events += events

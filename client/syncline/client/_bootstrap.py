@@ -67,7 +67,7 @@ def apply_page(
         record = Record.decode(state)
         rows.append((boot.gen, collection, id_, record.alive, seq, state, None))
         if collection != HEADER_COLLECTION:
-            applied.fields.update((collection, name) for name in record.fields)
+            applied.fields.setdefault(collection, set()).update(record.fields)
     db.executemany(PUT_RECORD, rows)
     put_conflicts(db, boot.gen, (decode_conflict(item) for item in page.conflicts))
     for hash_, item in page.entries:

@@ -284,7 +284,7 @@ class Core(LocalCore):
         """Take in a page; whether the snapshot shows now."""
         with self._session(id_) as (db, session, client):
             applied = _bootstrap.apply_page(db, session, client, page)
-            self._show_fields(db, applied.fields)
+            self._show_fields(db, applied.fields.items())
             return self._show_if_complete(db, session, client)
 
     def _show_if_complete(self, db: sqlite3.Connection, session: SessionState, client: str) -> bool:
@@ -304,7 +304,7 @@ class Core(LocalCore):
     ) -> Applied:
         with self._session(id_) as (db, session, client):
             applied = apply_entries(db, session, client, seq, previous, entries)
-            self._show_fields(db, applied.fields)
+            self._show_fields(db, applied.fields.items())
             self._show_if_complete(db, session, client)
             told = [
                 Notification(id_, "remote", collection, ids)

@@ -48,6 +48,7 @@ from syncline.sync import (
     Snapshot,
     SnapshotPage,
     SyncError,
+    UnknownVersion,
     Welcome,
     decode_to_client,
     encode_frame,
@@ -577,6 +578,8 @@ class ClientEngine:
         match frame.code:
             case 3006 | 3016:
                 raise ReplicaCloned(frame.reason)
+            case 3010:
+                raise UnknownVersion(frame.reason, **frame.detail)
             case 3017 | 3018 | 3001:
                 raise Reconnect(str(error))
             case _:

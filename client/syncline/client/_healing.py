@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import replace
 
 from syncline.sync import (
     NO_HASH,
@@ -222,7 +221,7 @@ def _renumber(db: sqlite3.Connection, session: SessionState, old: str, new: str)
         n = numbers[op.n]
         running = running_hash(running, n, op_digest(op.salt, body))
         former = op.former or Dot(old, op.n)  # Whatever it was called since, this names it.
-        moved = replace(op, n=n, body=body, running=running, former=former)
+        moved = op._replace(n=n, body=body, running=running, former=former)
         put_pending(db, session.key, moved)
         touched.update((change.collection, change.id) for change, _ in changes_on(moved))
         db.execute(
@@ -301,7 +300,7 @@ def stamp_again(
             except Refused:
                 continue  # It will be refused; those behind it build on what is there without it.
         if tuple(stamps) != op.stamps:
-            put_pending(db, session.key, replace(op, stamps=tuple(stamps)))
+            put_pending(db, session.key, op._replace(stamps=tuple(stamps)))
             count += 1
     repredict(db, session, client, touched)
     if count:

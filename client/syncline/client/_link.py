@@ -140,6 +140,7 @@ class Link:
         self._waiters: list[_Waiter] = []
         self._totals = _Totals()
         self._engine: ClientEngine | None = None
+        self._opening: asyncio.Task[ClientConnection] | None = None
         self._ever_online = False
         self._at_once = 0
         self.state = State.CONNECTING
@@ -237,6 +238,8 @@ class Link:
 
     def _stop(self) -> None:
         self._stopping = True
+        if self._opening is not None:
+            self._opening.cancel()
         self._wake.set()
         self._skip_pause.set()
 
@@ -273,6 +276,11 @@ class Link:
                 self._note(State.REFUSED, str(error))
                 self._fail(error)
                 wait = BACKOFF_S_MAX
+            except Exception as error:
+                # A bug, or something that nobody foresaw: what it met may be gone the next time.
+                logger.exception("the connection to %s failed", self.url)
+                self._note(State.OFFLINE, f"{type(error).__name__}: {error}")
+                self._fail(error)
             if self._engine is not None and self._engine.welcome is not None:
                 pause = BACKOFF_S_MIN
                 self._at_once = self._at_once if wait == 0.0 else 0
@@ -307,7 +315,15 @@ class Link:
 
     async def _connection(self) -> None:
         self._note(State.CONNECTING, "")
-        socket_ = await self._open()
+        self._engine = None
+        self._opening = asyncio.ensure_future(self._open())
+        try:
+            socket_ = await self._opening
+        except asyncio.CancelledError:
+            # Nobody else cancels: the app has closed the connection before there was one.
+            raise Reconnect("closed by the app") from None
+        finally:
+            self._opening = None
         token = self._token() if callable(self._token) else self._token
         engine = ClientEngine(
             self._core,

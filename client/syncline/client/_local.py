@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from syncline.sync import HEADER_COLLECTION, DiskFull, Entry, Record, pack
 
 from ._database import CommitUnknown, Database
 from ._receipt import ReceiptState
 from ._rows import SessionState, add_session, meta, session_row, session_rows, set_meta
-from ._views import note_fields
+from ._views import KnownFields, show_fields
 from ._watch import Notification, Watchers
 from ._writing import OpWriter, WriteScope
 
@@ -44,7 +44,6 @@ class LocalCore:
         self.watchers = Watchers()
         self.changed = threading.Condition()
         self.on_local_write: Callable[[str], None] | None = None
-        self._fields: set[tuple[str, str]] = set()
         self._scope: WriteScope | None = None
 
     # Making and opening.
@@ -59,7 +58,7 @@ class LocalCore:
                 set_meta(db, "incarnation", 0)
                 set_meta(db, "offset_us", 0)
                 set_meta(db, "connected", 0)
-            self._fields = set(db.execute("SELECT collection, field FROM syncline_fields"))
+            self._known_fields = KnownFields(db)
 
     def client(self) -> str:
         with self.database.reading() as db:
@@ -114,7 +113,7 @@ class LocalCore:
     def _store(self, scope: WriteScope, writer: OpWriter) -> None:
         try:
             writer.write()
-            self._note_fields(scope.db, writer.field_names)
+            self._show_fields(scope.db, writer.fields)
         except BaseException:
             self.database.doom()
             raise
@@ -171,12 +170,19 @@ class LocalCore:
             gone = scope.db.execute("DELETE FROM syncline_refused WHERE salt=?", (salt,))
             return gone.rowcount > 0
 
-    def _note_fields(self, db: sqlite3.Connection, fields: Iterable[tuple[str, str]]) -> None:
-        fresh = note_fields(
-            db, self._fields, (pair for pair in fields if pair[0] != HEADER_COLLECTION)
-        )
+    def _show_fields(
+        self, db: sqlite3.Connection, fields: Iterable[tuple[str, Collection[str]]]
+    ) -> None:
+        """Make the views show these fields, each ``(collection, fields)``."""
+        fresh = [
+            (collection, field)
+            for collection, names in fields
+            if collection != HEADER_COLLECTION and not self._known_fields.has(collection, names)
+            for field in names
+        ]
         if fresh:
-            self.database.after_commit(lambda: self._fields.update(fresh))
+            show_fields(db, fresh)
+            self.database.after_commit(lambda: self._known_fields.add(fresh))
 
     def _tell(self, notifications: list[Notification]) -> None:
         self.watchers.tell(notifications)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from syncline.sync import (
     NO_HASH,
@@ -162,8 +162,7 @@ def set_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
     db.execute("INSERT OR REPLACE INTO syncline_meta (key, value) VALUES (?, ?)", (key, value))
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """An op in the outbox. ``body`` is None for a void number (see ``VoidOp``)."""
 
     n: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from syncline.sync import Record, Value
@@ -19,19 +19,29 @@ COLUMNS_MAX = 500
 RESERVED = ("syncline_", "sqlite_")
 
 
-def note_fields(
-    db: sqlite3.Connection, known: set[tuple[str, str]], fields: Iterable[tuple[str, str]]
-) -> set[tuple[str, str]]:
-    """Make the views show these ``(collection, field)``; returns those that are new here."""
-    fresh = {pair for pair in fields if pair not in known}
-    if not fresh:
-        return fresh
+class KnownFields:
+    """The ``(collection, field)`` pairs that the views of a file are known to show."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._by_collection: dict[str, set[str]] = {}
+        self.add(db.execute("SELECT collection, field FROM syncline_fields"))
+
+    def has(self, collection: str, fields: Collection[str]) -> bool:
+        known = self._by_collection.get(collection)
+        return known is not None and known.issuperset(fields)
+
+    def add(self, pairs: Iterable[tuple[str, str]]) -> None:
+        for collection, field in pairs:
+            self._by_collection.setdefault(collection, set()).add(field)
+
+
+def show_fields(db: sqlite3.Connection, pairs: Collection[tuple[str, str]]) -> None:
+    """Make the views show these ``(collection, field)``."""
     before = db.total_changes
-    db.executemany("INSERT OR IGNORE INTO syncline_fields VALUES (?, ?)", sorted(fresh))
+    db.executemany("INSERT OR IGNORE INTO syncline_fields VALUES (?, ?)", sorted(pairs))
     if db.total_changes != before:
-        for collection in sorted({collection for collection, _ in fresh}):
+        for collection in sorted({collection for collection, _ in pairs}):
             _make_view(db, collection)
-    return fresh
 
 
 def _make_view(db: sqlite3.Connection, collection: str) -> None:

@@ -8,7 +8,7 @@ context. So a write is always later than whatever it overwrote, whatever the clo
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -140,7 +140,9 @@ class WriteScope:
 
     def add(self, head: WriteHead, op: Pending, shown: Mapping[Key, RecordState]) -> None:
         """An op and what shows with it."""
-        self.heads[head.id] = head._replace(n=op.n + 1, running=op.running)
+        self.heads[head.id] = WriteHead(
+            head.key, head.id, head.gen, op.n + 1, op.running, head.settled_n
+        )
         if not self.salts and op.salt is not None:
             self.salts.append(op.salt)
         self._ops.append(pending_values(head.key, op))
@@ -194,12 +196,12 @@ class OpWriter:
         return list(self._drafts)
 
     @property
-    def field_names(self) -> list[tuple[str, str]]:
+    def fields(self) -> list[tuple[str, Collection[str]]]:
+        """By record: its collection and the fields written."""
         return [
-            (draft.change.collection, name)
+            (draft.change.collection, draft.change.fields)
             for draft in self._drafts.values()
             if not isinstance(draft.change, Delete)
-            for name in draft.change.fields
         ]
 
     @property

@@ -48,8 +48,7 @@ class Head:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
+class LogRow(NamedTuple):
     """One entry as stored: its place, the chain's hash there, its dot, bytes and salt."""
 
     seq: int
@@ -61,8 +60,7 @@ class LogRow:
     salt: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RecordRow:
+class RecordRow(NamedTuple):
     """A materialised record; ``seq`` is that of the last entry that touched it."""
 
     collection: str

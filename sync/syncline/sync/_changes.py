@@ -214,8 +214,7 @@ def check_collection(value: object) -> str:
     return check_name(value, "collection", own=value == HEADER_COLLECTION)
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(NamedTuple):
     """The atomic unit that a client writes, as it travels.
 
     ``stamps`` has one ``updatedAt`` per change of the body. ``former`` names the dot that the op

@@ -15,9 +15,8 @@ H is SHA-256; each input begins with its two-letter tag, so that no hash can sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._changes import (
     DIGEST_BYTES,
@@ -54,8 +53,7 @@ def running_hash(previous: bytes, n: int, digest: bytes) -> bytes:
     return sha256(b"ru" + previous + n.to_bytes(8, "big") + digest).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One accepted op at its place in the log.
 
     ``accepted_at`` is the server's clock (microseconds since the Unix epoch), for people; nothing
@@ -150,8 +148,7 @@ class Entry:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedChange:
+class AcceptedChange(NamedTuple):
     """A change as the log has it."""
 
     change: Change

@@ -16,8 +16,7 @@ from ._values import Value, canonical, pack, unpack
 from ._vectors import VersionVector, clip, covers, merge, serialise
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """The state of one record; never changed in place.
 
     ``life`` is the stamp that decided ``alive``. Since every write to a record says whether it is

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._changes import Delete, Dot, Patch, Put, RecordChange, Stamp, decode_stamp
 from ._errors import MalformedFrame, StaleStamp, UnknownRecord
@@ -88,8 +88,7 @@ class Effect:
             raise MalformedFrame("an entry's effect has the wrong shape") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     """A change's outcome, the record afterwards, and the effect unless it simply applied."""
 
     outcome: Outcome

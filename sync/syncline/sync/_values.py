@@ -32,12 +32,20 @@ def check_fields(fields: object) -> dict[str, Value]:
     if type(fields) is not dict:
         raise InvalidValue(f"fields must be a dict, not {type(fields).__name__}", path="")
     for name, value in fields.items():
-        check_name(name, "field name")
+        if name not in _good_names:
+            _good_names[check_name(name, "field name")] = None
+            if len(_good_names) > GOOD_NAMES_MAX:
+                _good_names.clear()
         kind = type(value)
-        if kind is str and value.isascii():
+        if kind is bool or (kind is str and value.isascii()):
             continue
         check_value(value, name)
     return fields
+
+
+GOOD_NAMES_MAX = 4096
+_good_names: dict[str, None] = {}
+"""Field names that passed their check. An app has few, and writes them all the time."""
 
 
 def check_value(value: object, path: str = "", depth: int = 1) -> None:
