@@ -176,7 +176,7 @@ class Wire:
         self.now = NOW
         self.folder = folder
         self._replicas: list[Replica] = []
-        self._tokens = tokens
+        self.tokens = tokens
         self.options = options
         self._lines: dict[int, Line] = {}
         self._conns = 0
@@ -190,7 +190,7 @@ class Wire:
         for line in list(self._lines.values()):
             line.cut()
         self.store = store
-        self.engine = ServerEngine(store, self._tokens, **self.options)
+        self.engine = ServerEngine(store, self.tokens, **self.options)
 
     def hung_up(self, line: Line) -> None:
         if self._lines.pop(line.conn, None) is not None:
@@ -298,12 +298,12 @@ class Wire:
         """
         for _ in range(SYNCS_MAX):
             line = self.connect(replica, **options)
-            self.deliver()
+            line.deliver()
             while line.up and (held := [t.not_before for t in line.engine.tracks.values()]):
                 if not any(held):
                     break
                 self.advance(max(0, min(at for at in held if at) - self.now))
-                self.deliver()
+                line.deliver()
             if line.up:
                 line.cut()
                 return line
