@@ -1,18 +1,46 @@
-"""The testing kit: worlds from a seed, checkers, and what others point at their own code."""
+"""The testing kit: worlds from a seed, checkers, and what others point at their own code.
 
-from ._campaign import Campaign, Failure, play, run, shrink
-from ._checkers import Violation
-from ._world import FAULTS, Options, Result, World
+Names are imported when they are first used: pytest loads this package in every run of everybody
+who has Syncline installed (see ``plugin``), and only some parts need the extra
+``syncline[testing]``. The strategies are in ``syncline.testing.strategies``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._campaign import Campaign, Failure, play, run, shrink
+    from ._checkers import Violation
+    from ._link import Cut, Message, Proxy, Way
+    from ._world import FAULTS, Options, Result, World
 
 __all__ = [
-    "FAULTS",
     "Campaign",
+    "Cut",
+    "FAULTS",
     "Failure",
+    "Message",
     "Options",
+    "Proxy",
     "Result",
     "Violation",
+    "Way",
     "World",
     "play",
     "run",
     "shrink",
 ]
+
+_NAMES_BY_MODULE = {
+    "_campaign": ("Campaign", "Failure", "play", "run", "shrink"),
+    "_checkers": ("Violation",),
+    "_link": ("Cut", "Message", "Proxy", "Way"),
+    "_world": ("FAULTS", "Options", "Result", "World"),
+}
+_HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
