@@ -4,7 +4,7 @@ Synchronous and small: one ``transaction`` commits one group. Everything read in
 after the session's row is locked, so nothing cached from before can be wrong, and numbers are
 given out in the order of commits. The other reads serve catch-up, bootstraps and tools.
 
-Every implementation passes the one conformance suite in ``tests/server/store_contract.py``.
+Every implementation passes the one conformance suite, ``syncline.testing.StoreContract``.
 """
 
 from __future__ import annotations

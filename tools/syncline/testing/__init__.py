@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._campaign import Campaign, Failure, play, run, shrink
     from ._checkers import Violation
+    from ._contract import StoreContract
     from ._link import Cut, Message, Proxy, Way
     from ._world import FAULTS, Options, Result, World
 
@@ -23,6 +24,7 @@ __all__ = [
     "Options",
     "Proxy",
     "Result",
+    "StoreContract",
     "Violation",
     "Way",
     "World",
@@ -34,6 +36,7 @@ __all__ = [
 _NAMES_BY_MODULE = {
     "_campaign": ("Campaign", "Failure", "play", "run", "shrink"),
     "_checkers": ("Violation",),
+    "_contract": ("StoreContract",),
     "_link": ("Cut", "Message", "Proxy", "Way"),
     "_world": ("FAULTS", "Options", "Result", "World"),
 }
