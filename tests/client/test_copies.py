@@ -61,7 +61,8 @@ def test_CL1_of_two_copies_without_pending_ops_the_second_to_connect_takes_a_new
     assert first.client_id == "ann"
     assert second.client_id not in ("ann", "copy")
     (notice,) = second.status().notices
-    assert (notice.kind, notice.detail) == ("cloned", {"was": "ann", "now": second.client_id})
+    assert (notice.kind, notice.detail["was"]) == ("new client id", "ann")
+    assert notice.detail["now"] == second.client_id
     for number, replica in enumerate((first, second)):
         replica.session("s").patch("n", "r", {f"f{number}": 1})
     _converge(wire, first, second)
@@ -115,7 +116,7 @@ def test_CL1_an_op_renumbered_twice_still_names_the_dot_that_it_was_written_unde
     wire.sync(wire.copy(ann, "first"))  # It goes on as ann, with that op.
     for _ in range(2):
         second._core.acquire_lease()
-        second._core.become_new_client()
+        second._core.become_new_client("a test")
     second._core.release_lease()
     with second._core.database.reading() as db:
         rows = db.execute("SELECT n, former_client, former_n FROM syncline_outbox").fetchall()

@@ -19,6 +19,7 @@ from typing import Any
 
 from syncline.client import Replica
 from syncline.client._core import LeaseLost
+from syncline.client._database import CommitUnknown
 from syncline.client._engine import ClientEngine, Reconnect
 from syncline.server import (
     Close,
@@ -111,7 +112,7 @@ class Line:
             return
         try:
             call()
-        except (Reconnect, SyncError, LeaseLost) as error:
+        except (Reconnect, SyncError, LeaseLost, CommitUnknown) as error:
             self.cut(error)
             return
         for data in self.engine.take_output():
@@ -180,6 +181,7 @@ class Wire:
         self.options = options
         self._lines: dict[int, Line] = {}
         self._conns = 0
+        self.last_sync: list[Line] = []
         self.store: Any = None
         self.serve(store if store is not None else new_store())
 
@@ -294,10 +296,13 @@ class Wire:
     def sync(self, replica: Replica, **options: Any) -> Line:
         """Connect as often as the engine asks for until all is said; then hang up.
 
-        The line that said the last of it is returned; it ended for no other reason.
+        The line that said the last of it is returned; it ended for no other reason. All of them
+        are in ``last_sync``.
         """
+        self.last_sync = []
         for _ in range(SYNCS_MAX):
             line = self.connect(replica, **options)
+            self.last_sync.append(line)
             line.deliver()
             while line.up and (held := [t.not_before for t in line.engine.tracks.values()]):
                 if not any(held):

@@ -65,7 +65,7 @@ def test_C030_both_copies_keep_their_writes_whoever_comes_first(
     _all_there(world, "a", "a2")
     first, second = (world.replica(name) for name in order)
     assert first.client_id == "a"
-    assert [notice.kind for notice in second.status().notices] == ["cloned"]
+    assert [notice.kind for notice in second.status().notices] == ["new client id"]
     world.check()
 
 

@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from syncline.sync import (
+    ID_CHARS_MAX,
+    NUMBER_MAX,
     Entry,
     Op,
     ReplicaCloned,
     SnapshotPage,
     VoidOp,
+    Welcome,
     encode_op,
     pack,
     unpack,
@@ -46,6 +49,7 @@ LEASE_US = 10_000_000
 CLOCK_STEP_US = 5_000
 """A measured offset is kept when it moved by more; below, it is the network's noise."""
 AHEAD_US_MAX = 60_000_000
+ID_ENDING_CHARS = 8
 
 
 class LeaseLost(Exception):
@@ -217,18 +221,49 @@ class Core(LocalCore):
 
     # What the engine tells.
 
-    def adopt_clock(self, server: int, sent_at: int) -> None:
-        """Measure the offset of this clock against the server's, by half the round trip."""
+    def meet(self, welcome: Welcome, sent_at: int) -> None:
+        """Measure the clock's offset by half the round trip, and note which store this is.
+
+        A store in another epoch was restored and may have forgotten ops of this client. Copies of
+        this replica may then write other ops under the same numbers, and nobody could tell: so
+        this replica takes a new id, once it has given back what was forgotten (``renew_due``).
+        """
         with self._syncing() as db:
             known = int(meta(db, "offset_us", 0))
-            offset = server - (sent_at + self.clock()) // 2
+            offset = welcome.clock - (sent_at + self.clock()) // 2
             if abs(offset - known) > CLOCK_STEP_US:
                 set_meta(db, "offset_us", offset)
-            set_meta(db, "server_clock", server)
+            set_meta(db, "server_clock", welcome.clock)
+            store = pack([welcome.store, welcome.epoch])
+            if meta(db, "store", store) != store:
+                set_meta(db, "renewing", 1)
+            set_meta(db, "store", store)
 
-    def become_new_client(self) -> None:
+    def renew_due(self) -> bool:
+        """Whether it is time for a new client id: nothing numbered under the old log waits."""
+        with self.database.reading() as db:
+            if not meta(db, "renewing", 0):
+                return False
+            waiting = db.execute(
+                "SELECT 1 FROM syncline_outbox o JOIN syncline_sessions s ON s.session = o.session"
+                " WHERE o.n <= s.settled_n AND s.paused_code IS NULL LIMIT 1"
+            ).fetchone()
+            return waiting is None
+
+    def become_new_client(self, reason: str) -> None:
+        """Take a new client id, and renumber what is pending."""
         with self._syncing() as db:
-            _healing.become_new_client(db, self._new_client_id(), self.clock())
+            old = str(meta(db, "client"))
+            _healing.become_new_client(db, self._renamed(old), self.clock(), reason)
+
+    def _renamed(self, old: str) -> str:
+        """A new id; one that people gave keeps its name, with an ending of its own."""
+        new = self._new_client_id()
+        if len(old) == len(new):
+            return new
+        name, _, ending = old.rpartition("-")
+        stem = name if name and len(ending) == ID_ENDING_CHARS else old
+        return f"{stem[: ID_CHARS_MAX - ID_ENDING_CHARS - 1]}-{new[:ID_ENDING_CHARS]}"
 
     def session_opened(self, id_: str) -> None:
         """The server lets this session be synced (again)."""
@@ -327,7 +362,11 @@ class Core(LocalCore):
         with self.database.reading() as db:
             session = session_row(db, id_)
             unmarked = False
+            # While an old number may mean two things, only what was settled once is sent again.
+            through = session.settled_n if meta(db, "renewing", 0) else NUMBER_MAX
             for op in pending_ops(db, session.key, after, ops_max):
+                if op.n > through:
+                    break
                 data = encode_op(
                     VoidOp(op.n, op.running)
                     if op.body is None or op.salt is None

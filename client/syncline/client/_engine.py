@@ -175,11 +175,19 @@ class ClientEngine:
             return
         try:
             self._dispatch(frame, now)
+            self._renew_if_due()
         except ReplicaCloned as error:
-            self._core.become_new_client()
+            self._core.become_new_client(error.reason)
             raise Reconnect(str(error), at_once=True) from error
         except MalformedFrame as error:
             raise Reconnect(f"the server sent what cannot be applied: {error.reason}") from error
+
+    def _renew_if_due(self) -> None:
+        """After a restore, when all that the server forgot is there again, take a new id."""
+        if self.settled_down and self._core.renew_due():
+            reason = "the server was restored: copies of this replica may use its numbers anew"
+            self._core.become_new_client(reason)
+            raise Reconnect(reason, at_once=True)
 
     def local_change(self, now: int, session: str | None = None) -> None:
         """Something was written here: to this session, or (None) to any, by another process."""
@@ -313,7 +321,7 @@ class ClientEngine:
             return  # A late duplicate would rewind a healthy client.
         self.welcome = frame
         self._progress_at = now
-        self._core.adopt_clock(frame.clock, self._hello_clock)
+        self._core.meet(frame, self._hello_clock)
         if self._only is None:
             self.list_again()
         else:

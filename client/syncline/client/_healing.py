@@ -112,6 +112,7 @@ def go_back(
         (session.key, last),
     )
     _bootstrap.begin(db, session, healing=True)
+    set_meta(db, "renewing", 1)
     notice(db, now, "healed", session.id, common=common, was_at=session.seq, requeued=count)
     return count
 
@@ -185,7 +186,7 @@ def _requeue_former(
 # A copied replica.
 
 
-def become_new_client(db: sqlite3.Connection, new: str, now: int) -> None:
+def become_new_client(db: sqlite3.Connection, new: str, now: int, reason: str) -> None:
     """Take a new client id and renumber what is pending, in its dots and in its contexts.
 
     Numbers up to the last common one stay under the old id. Every renumbered op names its former
@@ -198,7 +199,8 @@ def become_new_client(db: sqlite3.Connection, new: str, now: int) -> None:
     set_meta(db, "client", new)
     set_meta(db, "former", pack([*former, old]))
     set_meta(db, "incarnation", 0)
-    notice(db, now, "cloned", None, was=old, now=new)
+    set_meta(db, "renewing", 0)
+    notice(db, now, "new client id", None, was=old, now=new, reason=reason)
 
 
 def _renumber(db: sqlite3.Connection, session: SessionState, old: str, new: str) -> None:
