@@ -356,6 +356,8 @@ class Link:
                 close_timeout=2.0,
             )
         except (websockets.InvalidURI, websockets.InvalidHandshake) as error:
+            if _is_away(error):
+                raise Unreachable(f"{self.url} does not answer: {error}") from error
             raise BadPeer(f"{self.url} did not accept a websocket: {error}") from error
         except (OSError, TimeoutError, EOFError) as error:
             raise Unreachable(f"{self.url} does not answer: {_why(error)}") from error
@@ -563,6 +565,13 @@ def _route(url: str) -> str | None:
             return str(probe.getsockname()[0])
     except OSError:
         return None
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether a handshake failed for want of a server, as while a proxy waits for its restart."""
+    if isinstance(error, websockets.InvalidStatus):
+        return error.response.status_code >= 500
+    return isinstance(error.__cause__, EOFError | OSError)
 
 
 def _monotonic_us() -> int:
