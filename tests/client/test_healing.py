@@ -305,3 +305,35 @@ def test_HE3_nothing_shows_halfway_while_a_replica_heals(wire: Wire) -> None:
     assert seen[1:] == [({"x": 1, "y": 1}, None)]
     past.heal()
     assert (session.get("n", "r"), session.get("n", "q")) == ({"z": 3}, None)
+
+
+def test_HE5_what_was_never_settled_is_sent_under_a_new_id_only(wire: Wire) -> None:
+    past = Past(wire)
+    wire.serve(restored(past.stores[4], 2))
+    fresh = past.ann.session("s").put("n", "fresh", {})
+    wire.sync(past.ann)
+    dots = {e.receipt_id: e.dot for e in wire.log("s")}
+    assert {dots[receipt.id].client for receipt in past.receipts[past.ann]} == {"ann"}
+    assert dots[fresh.id] == (past.ann.client_id, 1)
+
+
+def test_HE5_a_copy_that_uses_forgotten_numbers_anew_is_told_apart(wire: Wire) -> None:
+    """The original's op 2 was seen by bob and forgotten; the copy's own op 2 is another one."""
+    ann, bob = wire.open("ann"), wire.open("bob")
+    ann.session("s").put("n", "r", {"x": 1})
+    for replica in (ann, bob):
+        wire.sync(replica)
+    early = copy.deepcopy(wire.store)
+    copied = wire.copy(ann, "copy")
+    ann.session("s").patch("n", "r", {"x": 2})
+    for replica in (ann, bob):
+        wire.sync(replica)
+    wire.serve(restored(early, 2))
+    copied.session("s").patch("n", "r", {"x": "copy"})
+    built = bob.session("s").patch("n", "r", {"x": "bob, who saw 2"})
+    for replica in (copied, bob, ann, copied, bob):
+        wire.sync(replica)
+    assert len({entry.dot for entry in wire.log("s")}) == len(wire.log("s")) == 4
+    assert built.state.value in ("won", "merged")
+    (conflict,) = [c for c in bob.session("s").conflicts() if c.value == "copy"]
+    assert conflict.loser.client == copied.client_id != "ann"
