@@ -141,6 +141,15 @@ def test_an_edit_by_hand_is_named(copied: Path, statement: str, problem: str) ->
     assert any(problem in one for one in report.all_problems()), report.all_problems()
 
 
+def test_a_running_hash_is_held_by_the_log_when_nothing_waits(
+    files: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(files[1][0], tmp_path / "copy.db"))
+    run_sql(path, "UPDATE syncline_sessions SET settled_running = zeroblob(32)")
+    problem = "the session's running hash is not that of its last settled op"
+    assert verify_file(path).all_problems() == [f"session '{SESSION}': {problem}"]
+
+
 def test_a_replica_in_use_is_read_at_one_moment(copied: Path) -> None:
     with Replica(copied, create=False) as replica:
         replica.session(SESSION).put("todo", "r9", {"a": 1})

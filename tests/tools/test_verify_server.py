@@ -29,6 +29,8 @@ GUARDED = {
     "ledger_identities": ("salt", "identity"),
 }
 SALT = bytes(range(16))
+TWICE = pack([[1, "todo", "new", {}, {}], [2, "todo", "new", {}, {}]])
+EVENT = pack([[4, "said", {}]])
 REFUSAL = "VALUES (1, 'ann', {}, 3002, 'no', x'80', zeroblob(32), NULL, NULL)"
 
 
@@ -167,6 +169,8 @@ def _first(path: Path, outcome: Outcome) -> Entry:
         (Outcome.APPLIED, {"body": pack([[3, "a", "b", {"c": 0}]])}, "a version vector of the"),
         (Outcome.APPLIED, {"body": pack([[2, "no", "where", {}, {}]])}, "that is not there"),
         (Outcome.APPLIED, {"effects": pack([[], None])}, "stamps that do not fit its changes"),
+        (Outcome.APPLIED, {"body": TWICE, "effects": pack([[5, 5], None])}, "one record twice"),
+        (Outcome.APPLIED, {"body": EVENT, "effects": pack([[5], [[]]])}, "where nothing is settl"),
         (Outcome.APPLIED, {"salt": bytes(16)}, "does not have the running hash"),
     ],
 )
