@@ -21,7 +21,7 @@ FILE_LINES_MAX = 600
 TEST_FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 120
 
-PENDING: frozenset[str] = frozenset("BO2 BO3 CK1 CK3 CL1 CL2 EN2 EN3 HE1 HE3 HE4".split())
+PENDING: frozenset[str] = frozenset(["EN3"])
 """Rules of the protocol that no test proves yet. It shrinks, and is empty in the end."""
 
 
