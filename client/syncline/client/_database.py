@@ -199,9 +199,9 @@ class Database:
                     if self._doomed:
                         raise LocalError("a write inside this block failed; nothing was stored")
                     self._commit(connection)
-                except BaseException as error:
+                except BaseException:
                     self._after_commit.clear()
-                    if not isinstance(error, CommitUnknown):
+                    if self._connection is connection:  # Else a commit failed, and it is gone.
                         self._roll_back(connection)
                     raise
                 finally:
