@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from ._campaign import Campaign, Failure, play, run, shrink
     from ._checkers import Violation
     from ._contract import StoreContract
+    from ._histories import History, Sync, Write
     from ._link import Cut, Message, Proxy, Way
+    from ._playing import Played, play_history
     from ._world import FAULTS, Options, Result, World
 
 __all__ = [
@@ -20,15 +22,20 @@ __all__ = [
     "Cut",
     "FAULTS",
     "Failure",
+    "History",
     "Message",
+    "Played",
     "Options",
     "Proxy",
     "Result",
     "StoreContract",
+    "Sync",
     "Violation",
     "Way",
     "World",
+    "Write",
     "play",
+    "play_history",
     "run",
     "shrink",
 ]
@@ -37,7 +44,9 @@ _NAMES_BY_MODULE = {
     "_campaign": ("Campaign", "Failure", "play", "run", "shrink"),
     "_checkers": ("Violation",),
     "_contract": ("StoreContract",),
+    "_histories": ("History", "Sync", "Write"),
     "_link": ("Cut", "Message", "Proxy", "Way"),
+    "_playing": ("Played", "play_history"),
     "_world": ("FAULTS", "Options", "Result", "World"),
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
