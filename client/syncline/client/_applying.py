@@ -21,28 +21,23 @@ from syncline.sync import (
     Entry,
     MalformedFrame,
     Outcome,
-    Record,
     RecordChange,
     ReplicaCloned,
-    Value,
     conflicts_of,
     events_in,
     fold,
     pack,
-    same,
 )
 
+from ._page import Page
 from ._predict import Key, ops_touching, predict
 from ._rows import (
-    DROP_RECORD,
     Pending,
-    RecordState,
     SessionState,
     drop_pending,
     lowest_pending,
     pending_op,
-    put_record_statement,
-    record_state,
+    pending_ops,
     settle_number,
 )
 
@@ -57,49 +52,6 @@ class Applied:
     conflicts: list[Conflict | Closed] = field(default_factory=list)
     entries: int = 0
     fields: dict[str, set[str]] = field(default_factory=dict)
-
-
-class _Page:
-    """The records that a page touches, read once and written once."""
-
-    def __init__(self, db: sqlite3.Connection, gen: int) -> None:
-        self._db = db
-        self._gen = gen
-        self.rows: dict[Key, RecordState] = {}
-        self._before: dict[Key, Record | None] = {}
-        self.stale: set[Key] = set()
-
-    def row(self, key: Key) -> RecordState:
-        row = self.rows.get(key)
-        if row is None:
-            row = self.rows[key] = record_state(self._db, self._gen, *key)
-            self._before[key] = row.visible
-        return row
-
-    def shows_anew(self) -> set[Key]:
-        """The records that a reader now sees otherwise than before."""
-        return {
-            key
-            for key, row in self.rows.items()
-            if not same(_fields(self._before[key]), _fields(row.visible))
-        }
-
-    def write(self) -> None:
-        puts: list[tuple[Any, ...]] = []
-        put = ""
-        for key, row in self.rows.items():
-            statement, values = put_record_statement(self._gen, *key, row)
-            if statement == DROP_RECORD:
-                self._db.execute(statement, values)
-            else:
-                put = statement
-                puts.append(values)
-        if puts:
-            self._db.executemany(put, puts)
-
-
-def _fields(record: Record | None) -> Value:
-    return None if record is None else record.visible
 
 
 def apply_entries(
@@ -140,16 +92,18 @@ def apply_entries(
     if session.hash is None and boot is None:
         session.floor_hash = chain
 
-    page = _Page(db, session.gen if boot is None else boot.gen)
+    page = Page(db, session.gen if boot is None else boot.gen)
+    outbox = _own_ops(db, session, [e.n for e, _ in fresh if e.client == client])
     rows: list[tuple[Any, ...]] = []
     for entry, item in fresh:
         chain = entry.hash(chain)
-        own = _settle_own(db, session, client, entry, applied)
+        own = _settle_own(db, session, client, entry, outbox, applied)
         events = _fold_entry(page, entry, applied, own)
         salt, n, running = (None, None, None) if own is None else (own.salt, own.n, own.running)
         rows.append((session.key, entry.seq, chain, events, item, salt, n, running))
         if entry.n > session.vector.get(entry.client, 0):
             session.vector[entry.client] = entry.n
+    drop_pending(db, session.key, [n for n, _ in applied.settled])
     db.executemany(
         "INSERT OR REPLACE INTO syncline_entries (session, seq, hash, events, entry, salt, n,"
         " running) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -171,16 +125,34 @@ def apply_entries(
     return applied
 
 
+def _own_ops(
+    db: sqlite3.Connection, session: SessionState, numbers: Sequence[int]
+) -> dict[int, Pending]:
+    """The pending ops that may have these numbers, read at once."""
+    if not numbers:
+        return {}
+    low, high = min(numbers), max(numbers)
+    if high - low > 4 * len(numbers):
+        found = (pending_op(db, session.key, n) for n in numbers)
+        return {op.n: op for op in found if op is not None}
+    return {op.n: op for op in pending_ops(db, session.key, low - 1, through=high)}
+
+
 def _settle_own(
-    db: sqlite3.Connection, session: SessionState, client: str, entry: Entry, applied: Applied
+    db: sqlite3.Connection,
+    session: SessionState,
+    client: str,
+    entry: Entry,
+    outbox: dict[int, Pending],
+    applied: Applied,
 ) -> Pending | None:
-    """Take an own op out of the outbox and return it; None for a foreign entry.
+    """The own op that an entry settles; None for a foreign entry. The caller drops those settled.
 
     While a bootstrap is under way the op stays where it is: what shows still needs it.
     """
     if entry.client != client:
         return None
-    op = pending_op(db, session.key, entry.n) or take_back_refused(db, session, client, entry)
+    op = outbox.get(entry.n) or take_back_refused(db, session, client, entry)
     if op is None and session.boot is not None:
         return None
     if op is None or op.salt != entry.salt:
@@ -188,7 +160,6 @@ def _settle_own(
             f"the log has an op {entry.n} of this client that this replica did not write"
         )
     if session.boot is None:
-        drop_pending(db, session.key, op.n)
         settle_number(session, op.n, op.running)
         applied.settled.append((op.n, entry.outcome))
     return op
@@ -216,13 +187,16 @@ def take_back_refused(
     return Pending(entry.n, entry.salt, stamps, entry.body, row[0], None, True, at)
 
 
-def _fold_entry(page: _Page, entry: Entry, applied: Applied, own: Pending | None) -> int:
+def _fold_entry(page: Page, entry: Entry, applied: Applied, own: Pending | None) -> int:
     accepted = entry.read()
     as_written = own is not None and own.stamps == tuple(a.stamp.updated_at for a in accepted)
     for item in accepted:
         applied.conflicts.extend(conflicts_of(item))
         change = item.change
         if not isinstance(change, RecordChange):
+            continue
+        quiet = as_written and item.effect is None
+        if quiet and page.settle_quietly(change, entry.client, entry.n, entry.seq):
             continue
         key = (change.collection, change.id)
         row = page.row(key)
@@ -235,7 +209,7 @@ def _fold_entry(page: _Page, entry: Entry, applied: Applied, own: Pending | None
             row.base = base
             # An own op that applied as it was written moves from the outbox into the base, and
             # what shows stays as it is. Anything else is predicted again.
-            if not as_written or item.effect is not None:
+            if not quiet:
                 page.stale.add(key)
         row.seq = entry.seq
         if change.collection != HEADER_COLLECTION:
@@ -246,7 +220,7 @@ def _fold_entry(page: _Page, entry: Entry, applied: Applied, own: Pending | None
     return events
 
 
-def refresh(db: sqlite3.Connection, session: SessionState, client: str, page: _Page) -> None:
+def refresh(db: sqlite3.Connection, session: SessionState, client: str, page: Page) -> None:
     """Bring what shows up to date: predict where the base moved, drop bases nobody needs."""
     lowest = lowest_pending(db, session)
     # With a hole, numbers above the lowest may be settled: the vector alone cannot tell whether
@@ -277,7 +251,7 @@ def repredict(
     db: sqlite3.Connection, session: SessionState, client: str, keys: Iterable[Key]
 ) -> None:
     """Predict these records afresh (after a refusal, a new stamp, a new number)."""
-    page = _Page(db, session.gen)
+    page = Page(db, session.gen)
     bases = {key: page.row(key).canonical for key in keys}
     if not bases:
         return
@@ -343,7 +317,7 @@ def apply_repeat(
         (session.key, entry.seq, hash_, events, entry.encode()),
     )
     if own_dot:
-        drop_pending(db, session.key, op.n)
+        drop_pending(db, session.key, [op.n])
         settle_number(session, op.n, op.running)
         keys = {(c.collection, c.id) for c in op.changes if isinstance(c, RecordChange)}
     else:
@@ -370,7 +344,7 @@ def _retire(
     db: sqlite3.Connection, session: SessionState, op: Pending, *, seq: int | None
 ) -> set[Key]:
     """Take an op out of the outbox whose number was consumed without an entry of its own."""
-    drop_pending(db, session.key, op.n)
+    drop_pending(db, session.key, [op.n])
     settle_number(session, op.n, op.running)
     db.execute(
         "INSERT OR REPLACE INTO syncline_consumed (session, n, running, salt, seq)"

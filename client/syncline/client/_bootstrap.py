@@ -157,7 +157,7 @@ def _settle_held(db: sqlite3.Connection, session: SessionState) -> None:
         (session.key, session.key),
     ).fetchall()
     for n, running in held:
-        drop_pending(db, session.key, n)
+        drop_pending(db, session.key, [n])
         settle_number(session, n, running)
 
 

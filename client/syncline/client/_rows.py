@@ -6,12 +6,13 @@ Every function takes the connection of a transaction that its caller holds.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from syncline.sync import (
     NO_HASH,
+    NUMBER_MAX,
     Change,
     Dot,
     NotFound,
@@ -193,10 +194,17 @@ def _pending(row: tuple[Any, ...]) -> Pending:
 
 
 def pending_ops(
-    db: sqlite3.Connection, session: int, after: int = 0, limit: int = -1
+    db: sqlite3.Connection,
+    session: int,
+    after: int = 0,
+    limit: int = -1,
+    *,
+    through: int = NUMBER_MAX,
 ) -> Iterator[Pending]:
     """The outbox of a session in the order of its numbers, read as it is consumed."""
-    rows = db.execute(f"{_PENDING} AND n>? ORDER BY n LIMIT ?", (session, after, limit))
+    rows = db.execute(
+        f"{_PENDING} AND n>? AND n<=? ORDER BY n LIMIT ?", (session, after, through, limit)
+    )
     return map(_pending, rows)
 
 
@@ -234,8 +242,11 @@ def pending_values(session: int, op: Pending) -> tuple[Any, ...]:
     )
 
 
-def drop_pending(db: sqlite3.Connection, session: int, n: int) -> None:
-    db.execute("DELETE FROM syncline_outbox WHERE session=? AND n=?", (session, n))
+def drop_pending(db: sqlite3.Connection, session: int, numbers: Sequence[int]) -> None:
+    """Take these ops out of the outbox."""
+    db.executemany(
+        "DELETE FROM syncline_outbox WHERE session=? AND n=?", [(session, n) for n in numbers]
+    )
 
 
 def lowest_pending(db: sqlite3.Connection, session: SessionState) -> int:
