@@ -268,7 +268,7 @@ def test_HE4_a_client_that_no_longer_holds_a_number_asked_for_takes_a_new_id(
     wire.sync(ann)
     assert ann.client_id != "ann"
     # All that it still holds is in the log again, once, under the new id.
-    assert [e.receipt_id for e in wire.log("s")] == [pending.id, receipts[0].id, receipts[2].id]
+    assert [e.receipt_id for e in wire.log("s")] == [receipts[0].id, receipts[2].id, pending.id]
     assert {e.client for e in wire.log("s")} == {ann.client_id}
     assert ann.session("s").get("n", "r") == {"x": 3}
     assert pending.state is ReceiptState.APPLIED
