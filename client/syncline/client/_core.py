@@ -188,11 +188,14 @@ class Core(LocalCore):
     def boot_is_void(self, id_: str, epoch: int, head: int) -> bool:
         """Whether the server has been restored below the bootstrap under way, or emptied.
 
-        The pages that came may hold what the restored log does not, and they do not tell.
+        The pages that came may hold what the restored log does not, and they do not tell. A healing
+        without any knows nothing of the log but what was common with one that may be gone.
         """
         boot = self._read(id_).boot
         if boot is None or head == 0:
             return boot is not None
+        if boot.cursor is None:
+            return boot.healing
         return boot.target is not None and (epoch != boot.target[0] or head < boot.target[1])
 
     def boot_after(self, id_: str) -> bytes | None:

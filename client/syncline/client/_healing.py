@@ -8,7 +8,6 @@ replica may not say under its old name it says under a new one.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
 
 from syncline.sync import (
     NO_HASH,
@@ -38,7 +37,6 @@ from ._rows import (
     Pending,
     SessionState,
     last_own,
-    lowest_pending,
     meta,
     notice,
     pending_ops,
@@ -162,7 +160,7 @@ def _own_op(db: sqlite3.Connection, session: SessionState, n: int, now: int) -> 
 
 def _as_pending(entry: Entry, n: int, running: bytes, former: Dot | None, now: int) -> Pending:
     stamps = tuple(accepted.stamp.updated_at for accepted in entry.read())
-    return Pending(n, entry.salt, stamps, entry.body, running, former, True, now)
+    return Pending(n, entry.salt, stamps, entry.body, running, former, True, now, entry.seq)
 
 
 def _requeue_former(
@@ -204,9 +202,16 @@ def become_new_client(db: sqlite3.Connection, new: str, now: int, reason: str) -
 
 
 def _renumber(db: sqlite3.Connection, session: SessionState, old: str, new: str) -> None:
-    lowest = lowest_pending(db, session)
-    pending = [op for op in pending_ops(db, session.key) if op.body is not None]
-    numbers = {op.n: place for place, op in enumerate(pending, 1)}
+    # What was in a log once came before all that never was, and the later writes have seen it.
+    pending = sorted(
+        (op for op in pending_ops(db, session.key) if op.body is not None),
+        key=lambda op: (op.lost_seq is None, op.lost_seq or 0, op.n),
+    )
+    moves = _Moves(new)
+    for n, op in enumerate(pending, 1):
+        is_former = op.lost_seq is not None and op.former is not None
+        dot = op.former if is_former and op.former is not None else Dot(old, op.n)
+        moves.add(dot, n)
     db.execute("DELETE FROM syncline_outbox WHERE session=?", (session.key,))
     db.execute("DELETE FROM syncline_consumed WHERE session=?", (session.key,))
     db.execute(
@@ -216,14 +221,12 @@ def _renumber(db: sqlite3.Connection, session: SessionState, old: str, new: str)
     session.settled_n, session.settled_running = 0, NO_HASH
     running = NO_HASH
     touched: set[Key] = set()
-    for op in pending:
-        changes = [_rename(change, old, new, numbers, lowest) for change in op.changes]
-        body = encode_body(changes)
+    for n, op in enumerate(pending, 1):
+        body = encode_body([moves.renamed(change) for change in op.changes])
         assert op.salt is not None
-        n = numbers[op.n]
         running = running_hash(running, n, op_digest(op.salt, body))
         former = op.former or Dot(old, op.n)  # Whatever it was called since, this names it.
-        moved = op._replace(n=n, body=body, running=running, former=former)
+        moved = op._replace(n=n, body=body, running=running, former=former, lost_seq=None)
         put_pending(db, session.key, moved)
         touched.update((change.collection, change.id) for change, _ in changes_on(moved))
         db.execute(
@@ -238,20 +241,38 @@ def _renumber(db: sqlite3.Connection, session: SessionState, old: str, new: str)
     repredict(db, session, new, touched)
 
 
-def _rename(change: Change, old: str, new: str, numbers: Mapping[int, int], lowest: int) -> Change:
-    if not isinstance(change, RecordChange) or change.context.get(old, 0) < lowest:
-        return change
-    context = dict(change.context)
-    context[new] = numbers[context.pop(old)]
-    if lowest > 1:
-        context[old] = lowest - 1
-    match change:
-        case Delete():
-            return Delete(change.collection, change.id, context)
-        case Put():
-            return Put(change.collection, change.id, context, change.fields)
-        case Patch():
-            return Patch(change.collection, change.id, context, change.fields)
+class _Moves:
+    """Which dots became which numbers of the new client, and contexts that say so."""
+
+    def __init__(self, new: str) -> None:
+        self._new = new
+        self._numbers: dict[str, dict[int, int]] = {}
+
+    def add(self, dot: Dot, number: int) -> None:
+        self._numbers.setdefault(dot.client, {})[dot.n] = number
+
+    def renamed(self, change: Change) -> Change:
+        """The change with a context that names the moved ops by their new dots."""
+        if not isinstance(change, RecordChange):
+            return change
+        context = dict(change.context)
+        for client, numbers in self._numbers.items():
+            first, seen = min(numbers), context.get(client, 0)
+            if seen < first:
+                continue
+            latest = max(n for n in numbers if n <= seen)
+            context[self._new] = max(context.get(self._new, 0), numbers[latest])
+            # What was not moved keeps its name.
+            context[client] = first - 1
+            if first == 1:
+                del context[client]
+        match change:
+            case Delete():
+                return Delete(change.collection, change.id, context)
+            case Put():
+                return Put(change.collection, change.id, context, change.fields)
+            case Patch():
+                return Patch(change.collection, change.id, context, change.fields)
 
 
 # A clock that was wrong.

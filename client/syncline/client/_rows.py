@@ -164,7 +164,10 @@ def set_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
 
 
 class Pending(NamedTuple):
-    """An op in the outbox. ``body`` is None for a void number (see ``VoidOp``)."""
+    """An op in the outbox. ``body`` is None for a void number (see ``VoidOp``).
+
+    ``lost_seq`` is where the op stood in a log that its server has forgotten.
+    """
 
     n: int
     salt: bytes | None
@@ -174,6 +177,7 @@ class Pending(NamedTuple):
     former: Dot | None
     sent: bool
     written_at: int
+    lost_seq: int | None = None
 
     @property
     def changes(self) -> list[Change]:
@@ -181,16 +185,16 @@ class Pending(NamedTuple):
 
 
 _PENDING = (
-    "SELECT n, salt, stamps, body, running, former_client, former_n, sent, written_at"
+    "SELECT n, salt, stamps, body, running, former_client, former_n, sent, written_at, lost_seq"
     " FROM syncline_outbox WHERE session=?"
 )
 
 
 def _pending(row: tuple[Any, ...]) -> Pending:
-    n, salt, stamps, body, running, client, former_n, sent, written_at = row
+    n, salt, stamps, body, running, client, former_n, sent, written_at, lost_seq = row
     former = None if client is None else Dot(client, former_n)
     read = () if stamps is None else tuple(unpack(stamps))
-    return Pending(n, salt, read, body, running, former, bool(sent), written_at)
+    return Pending(n, salt, read, body, running, former, bool(sent), written_at, lost_seq)
 
 
 def pending_ops(
@@ -220,7 +224,8 @@ def put_pending(db: sqlite3.Connection, session: int, op: Pending) -> None:
 
 PUT_PENDING = (
     "INSERT OR REPLACE INTO syncline_outbox (session, n, salt, stamps, body, running,"
-    " former_client, former_n, sent, written_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " former_client, former_n, sent, written_at, lost_seq)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -239,6 +244,7 @@ def pending_values(session: int, op: Pending) -> tuple[Any, ...]:
         former_n,
         op.sent,
         op.written_at,
+        op.lost_seq,
     )
 
 

@@ -57,6 +57,7 @@ CREATE TABLE syncline_outbox (
     former_n INTEGER,
     sent INTEGER NOT NULL DEFAULT 0,
     written_at INTEGER NOT NULL,
+    lost_seq INTEGER,
     PRIMARY KEY (session, n)
 ) WITHOUT ROWID;
 CREATE TABLE syncline_entries (
