@@ -23,7 +23,10 @@ from syncline.sync import (
     Outcome,
     RecordChange,
     ReplicaCloned,
+    Resolve,
     conflicts_of,
+    decode_body,
+    encode_body,
     events_in,
     fold,
     pack,
@@ -40,6 +43,10 @@ from ._rows import (
     pending_ops,
     settle_number,
 )
+
+
+_RESOLVES = encode_body([Resolve("")])[1:3]
+"""The first bytes of a resolve in an op's body: what other ops may have, but a resolve must."""
 
 
 @dataclass(slots=True)
@@ -94,6 +101,7 @@ def apply_entries(
 
     page = Page(db, session.gen if boot is None else boot.gen)
     outbox = _own_ops(db, session, [e.n for e, _ in fresh if e.client == client])
+    vector = session.vector if boot is None else boot.vector
     rows: list[tuple[Any, ...]] = []
     for entry, item in fresh:
         chain = entry.hash(chain)
@@ -101,8 +109,8 @@ def apply_entries(
         events = _fold_entry(page, entry, applied, own)
         salt, n, running = (None, None, None) if own is None else (own.salt, own.n, own.running)
         rows.append((session.key, entry.seq, chain, events, item, salt, n, running))
-        if entry.n > session.vector.get(entry.client, 0):
-            session.vector[entry.client] = entry.n
+        if entry.n > vector.get(entry.client, 0):
+            vector[entry.client] = entry.n
     drop_pending(db, session.key, [n for n, _ in applied.settled])
     db.executemany(
         "INSERT OR REPLACE INTO syncline_entries (session, seq, hash, events, entry, salt, n,"
@@ -121,6 +129,8 @@ def apply_entries(
         page.write()
         boot.cursor = (last.epoch, last.seq, chain)
     put_conflicts(db, session.gen if boot is None else boot.gen, applied.conflicts)
+    if boot is None and applied.conflicts:
+        mark_closing(db, session)
     applied.entries = len(fresh)
     return applied
 
@@ -356,6 +366,21 @@ def _retire(
         (session.gen, op.n),
     )
     return {(c.collection, c.id) for c in op.changes if isinstance(c, RecordChange)}
+
+
+def mark_closing(db: sqlite3.Connection, session: SessionState) -> None:
+    """Hide the conflicts that pending ops close: after a healing, those may be here first."""
+    rows = db.execute(
+        "SELECT n, body FROM syncline_outbox WHERE session=? AND instr(body, ?) > 0 ORDER BY n",
+        (session.key, _RESOLVES),
+    ).fetchall()
+    for n, body in rows:
+        for change in decode_body(body):
+            if isinstance(change, Resolve):
+                db.execute(
+                    "UPDATE syncline_conflicts SET closing_n=? WHERE gen=? AND id=? AND closed=0",
+                    (n, session.gen, change.conflict_id),
+                )
 
 
 def put_conflicts(db: sqlite3.Connection, gen: int, rows: Iterable[Conflict | Closed]) -> None:

@@ -17,14 +17,13 @@ from syncline.sync import (
     Entry,
     MalformedFrame,
     Record,
-    Resolve,
     SnapshotPage,
     decode_conflict,
     events_in,
     merge,
 )
 
-from ._applying import Applied, put_conflicts, repredict, take_back_refused
+from ._applying import Applied, mark_closing, put_conflicts, repredict, take_back_refused
 from ._predict import Key, changes_on
 from ._rows import (
     PUT_RECORD,
@@ -146,7 +145,7 @@ def show(db: sqlite3.Connection, session: SessionState, client: str) -> None:
     for op in pending_ops(db, session.key):
         touched.update((change.collection, change.id) for change, _ in changes_on(op))
     repredict(db, session, client, touched)
-    _mark_closing(db, session)
+    mark_closing(db, session)
 
 
 def _settle_held(db: sqlite3.Connection, session: SessionState) -> None:
@@ -159,16 +158,6 @@ def _settle_held(db: sqlite3.Connection, session: SessionState) -> None:
     for n, running in held:
         drop_pending(db, session.key, [n])
         settle_number(session, n, running)
-
-
-def _mark_closing(db: sqlite3.Connection, session: SessionState) -> None:
-    for op in pending_ops(db, session.key):
-        for change in op.changes:
-            if isinstance(change, Resolve):
-                db.execute(
-                    "UPDATE syncline_conflicts SET closing_n=? WHERE gen=? AND id=? AND closed=0",
-                    (op.n, session.gen, change.conflict_id),
-                )
 
 
 def _forget_gen(db: sqlite3.Connection, gen: int) -> None:

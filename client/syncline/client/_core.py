@@ -80,8 +80,11 @@ class Core(LocalCore):
     # The lease.
 
     def acquire_lease(self) -> bool:
-        """Take the right to sync this replica; False while another process has it."""
-        with self.database.transaction() as db:
+        """Take the right to sync this replica; False while another process has it.
+
+        A power cut that takes the row takes its holder along.
+        """
+        with self.database.unforced() as db:
             row = db.execute("SELECT holder, expires_us FROM syncline_lease").fetchone()
             now = self.clock()
             # An expiry further off than any lease is long was written by a wrong clock.
@@ -97,7 +100,7 @@ class Core(LocalCore):
             self._write_lease(db, self.clock())
 
     def release_lease(self) -> None:
-        with self.database.transaction() as db:
+        with self.database.unforced() as db:
             db.execute("DELETE FROM syncline_lease WHERE holder=?", (self._holder,))
             set_meta(db, "connected", 0)
 
@@ -230,8 +233,10 @@ class Core(LocalCore):
         A store in another epoch was restored and may have forgotten ops of this client. Copies of
         this replica may then write other ops under the same numbers, and nobody could tell: so
         this replica takes a new id, once it has given back what was forgotten (``renew_due``).
+        What a power cut takes of this is noticed again at the next meeting.
         """
-        with self._syncing() as db:
+        with self.database.unforced() as db:
+            self._check_lease(db)
             known = int(meta(db, "offset_us", 0))
             offset = welcome.clock - (sent_at + self.clock()) // 2
             if abs(offset - known) > CLOCK_STEP_US:

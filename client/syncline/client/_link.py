@@ -44,6 +44,8 @@ from ._engine import ClientEngine, Counts, Reconnect
 logger = logging.getLogger("syncline.client")
 
 BACKOFF_S_MIN = 0.5
+BACKOFF_ONCE_S_MIN = 0.05
+"""Somebody waits for a single sync, and gives up in time by itself."""
 BACKOFF_S_MAX = 30.0
 LEASE_RETRY_S = 1.0
 ROUTE_POLL_S = 1.0
@@ -126,9 +128,12 @@ class Link:
         token: str | Callable[[], str | None] | None = None,
         only: Iterable[str] | None = None,
         on_signal: Callable[[str, str, bytes, str], None] | None = None,
+        pause_s_min: float = BACKOFF_S_MIN,
     ) -> None:
         self._core = core
+        self._pause_s_min = pause_s_min
         self.url = url
+        self._check_url()
         self._token = token
         self._only = None if only is None else tuple(only)
         self._on_signal = on_signal
@@ -145,7 +150,6 @@ class Link:
         self._at_once = 0
         self.state = State.CONNECTING
         self.reason = ""
-        self._check_url()
         self._thread = threading.Thread(target=self._main, name="syncline-link", daemon=True)
 
     def _check_url(self) -> None:
@@ -254,7 +258,7 @@ class Link:
             self._loop.close()
 
     async def _run(self) -> None:
-        pause = BACKOFF_S_MIN
+        pause = self._pause_s_min
         while not self._stopping:
             wait: float | None = pause
             try:
@@ -282,7 +286,7 @@ class Link:
                 self._note(State.OFFLINE, f"{type(error).__name__}: {error}")
                 self._fail(error)
             if self._engine is not None and self._engine.welcome is not None:
-                pause = BACKOFF_S_MIN
+                pause = self._pause_s_min
                 self._at_once = self._at_once if wait == 0.0 else 0
             self._take_counts()
             if wait:
@@ -340,6 +344,10 @@ class Link:
             await self._converse(socket_, engine)
         except websockets.ConnectionClosed as closed:
             raise Reconnect(_closed(closed)) from closed
+        except Reconnect:
+            # On a dead path a goodbye is only waited for; on a live one nobody misses it.
+            socket_.transport.abort()
+            raise
         finally:
             await socket_.close()
 
@@ -528,7 +536,7 @@ def sync_once(
     """Send all, take all, return what happened."""
     began = time.monotonic()
     end = began + LEASE_WAIT_S_MAX if timeout is None else began + timeout
-    link = Link(core, url, token=token, only=only)
+    link = Link(core, url, token=token, only=only, pause_s_min=BACKOFF_ONCE_S_MIN)
     link.start()
     try:
         left = None if timeout is None else max(0.0, end - time.monotonic())
