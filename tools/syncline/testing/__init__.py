@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ._histories import History, Sync, Write
     from ._link import Cut, Message, Proxy, Way
     from ._playing import Played, play_history
+    from ._resolver import Resolver, WrongResolver, check_resolver
     from ._world import FAULTS, Options, Result, World
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Played",
     "Options",
     "Proxy",
+    "Resolver",
     "Result",
     "StoreContract",
     "Sync",
@@ -34,6 +36,8 @@ __all__ = [
     "Way",
     "World",
     "Write",
+    "WrongResolver",
+    "check_resolver",
     "play",
     "play_history",
     "run",
@@ -47,6 +51,7 @@ _NAMES_BY_MODULE = {
     "_histories": ("History", "Sync", "Write"),
     "_link": ("Cut", "Message", "Proxy", "Way"),
     "_playing": ("Played", "play_history"),
+    "_resolver": ("Resolver", "WrongResolver", "check_resolver"),
     "_world": ("FAULTS", "Options", "Result", "World"),
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
