@@ -66,7 +66,7 @@ def _random_kills(world: World, rounds: int) -> None:
         for seed in range(rounds):
             job = rng.choice(["write", "write", "both"])
             life = crasher.run(
-                job, path, seed=seed, ops=30, url=world.url, after_s=rng.uniform(0.002, 0.15)
+                job, path, seed=seed, ops=30, url=world.url, after_s=rng.uniform(0.002, 0.1)
             )
             told += [word for word in life.told if word != "synced"]
             killed += life.killed_by == signal.SIGALRM
@@ -76,7 +76,7 @@ def _random_kills(world: World, rounds: int) -> None:
 
 
 def test_C016_kills_at_random_moments_lose_no_write_that_returned(world: World) -> None:
-    _random_kills(world, 12)
+    _random_kills(world, 10)
 
 
 @pytest.mark.long

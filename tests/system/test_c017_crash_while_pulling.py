@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from syncline.cli.verify import verify_file
-from syncline.client import Replica
+from syncline.client import Replica, State
+from syncline.client._core import Core
 from syncline.sync import Entries
 
 from .crashing import Crasher
@@ -115,6 +116,34 @@ def test_C017_a_row_that_cannot_be_stored_holds_the_cursor_until_it_can(world: W
             connected.broken = False
         eventually(lambda: a.count("notes") == ROWS, each=connection.poke)
         connection.wait_synced(10)
+    assert _cursor(path) == ROWS
+    world.check()
+
+
+def test_C017_applying_that_meets_a_bug_is_tried_again_from_the_same_cursor(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is raised, the connection says so and comes back; it does not die in silence."""
+    world.start()
+    _fill(world)
+    a = world.session("a")
+    path = world.folder / "a.db"
+    failures: list[int] = []
+    apply = Core.apply_entries
+
+    def failing(self: Core, id_: str, seq: int, *rest: Any) -> Any:
+        if self is world.replica("a")._core and seq > PAGE // 2 and len(failures) < 3:
+            failures.append(seq)
+            raise RuntimeError("a bug")
+        return apply(self, id_, seq, *rest)
+
+    monkeypatch.setattr(Core, "apply_entries", failing)
+    with world.replica("a").connect(world.url) as connection:
+        eventually(lambda: "a bug" in connection.reason)
+        assert connection.state is State.OFFLINE
+        assert 0 < _cursor(path) < ROWS
+        eventually(lambda: a.count("notes") == ROWS, each=connection.poke)
+    assert len(failures) == 3
     assert _cursor(path) == ROWS
     world.check()
 

@@ -289,6 +289,7 @@ class Link:
                 pause = self._pause_s_min
                 self._at_once = self._at_once if wait == 0.0 else 0
             self._take_counts()
+            self._engine = None  # The next attempt may not get as far as to have one.
             if wait:
                 jittered = wait * random.uniform(0.5, 1.0)
                 await self._pause(jittered)
