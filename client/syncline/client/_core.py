@@ -85,13 +85,16 @@ class Core(LocalCore):
         A power cut that takes the row takes its holder along.
         """
         with self.database.unforced() as db:
-            row = db.execute("SELECT holder, expires_us FROM syncline_lease").fetchone()
-            now = self.clock()
-            # An expiry further off than any lease is long was written by a wrong clock.
-            held = row is not None and row[0] != self._holder and now < row[1] <= now + LEASE_US
+            held = self._is_held_by_another(db)
             if not held:
-                self._write_lease(db, now)
+                self._write_lease(db, self.clock())
             return not held
+
+    def _is_held_by_another(self, db: sqlite3.Connection) -> bool:
+        row = db.execute("SELECT holder, expires_us FROM syncline_lease").fetchone()
+        now = self.clock()
+        # An expiry further off than any lease is long was written by a wrong clock.
+        return row is not None and row[0] != self._holder and now < row[1] <= now + LEASE_US
 
     def renew_lease(self) -> None:
         """Raises LeaseLost when it is not ours any more."""
@@ -449,14 +452,18 @@ class Core(LocalCore):
     # The link's own word on how it stands, for people and other processes.
 
     def note_link(self, state: str, reason: str, url: str) -> None:
-        """Keep since when and why the connection is as it is; unchanged words keep their time."""
+        """Keep since when and why the connection is as it is; unchanged words keep their time.
+
+        While another process holds the connection, its word counts and not this one's.
+        """
         with self.database.reading() as db:
             known = _link(meta(db, "link"))
         if known is not None and (known["state"], known["reason"]) == (state, reason):
             return
         word = pack({"state": state, "reason": reason, "url": url, "since": self.clock()})
         with self.database.unforced() as db:
-            set_meta(db, "link", word)
+            if not self._is_held_by_another(db):
+                set_meta(db, "link", word)
 
     def link(self) -> dict[str, Any] | None:
         with self.database.reading() as db:
