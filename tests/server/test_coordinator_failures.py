@@ -89,6 +89,20 @@ def test_sign_ins_of_a_group_that_fails_are_committed_by_themselves() -> None:
         assert tx.incarnation("bob") == 3
 
 
+def test_a_sign_in_that_an_unknown_commit_made_durable_is_no_copy() -> None:
+    """Its own incarnation is there when it is tried again."""
+    store = FailingStore()
+    world = World(store)
+    store.after_commit = True
+    store.fails = lambda rows: bool(rows)
+    push = world.pushed("ann", make_op(1, put(a=1)))
+    result = world.coordinator.commit_group([push], NOW, [SignIn("bob", 3)])
+    assert result.sign_ins == [None]
+    store.fails = lambda rows: False
+    again = world.coordinator.commit_group([], NOW, [SignIn("bob", 3)])
+    assert [error.code for error in again.sign_ins if error is not None] == [3016]
+
+
 def test_PU11_an_op_that_meets_a_bug_is_tried_three_times_and_then_refused_for_good(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

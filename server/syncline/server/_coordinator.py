@@ -11,7 +11,7 @@ Nothing is kept between groups but the count of ops that met a bug.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from syncline.sync import (
@@ -125,10 +125,11 @@ class SyncCoordinator:
         """Settle and commit. ``now`` is microseconds since the Unix epoch. Never raises."""
         result = GroupResult([[] for _ in pushes], [None for _ in sign_ins])
         slices = [_Slice(at, push, push.ops) for at, push in enumerate(pushes) if push.ops]
-        failure = self._attempt(slices, sign_ins, now, result)
+        passed: set[SignIn] = set()
+        failure = self._attempt(slices, sign_ins, now, result, passed)
         if failure is None:
             return result
-        if sign_ins and (failure := self._attempt([], sign_ins, now, result)) is not None:
+        if sign_ins and (failure := self._attempt([], sign_ins, now, result, passed)) is not None:
             result.sign_ins = [busy(_reason(failure)) for _ in sign_ins]
         self._retry(slices, now, result)
         return result
@@ -165,9 +166,15 @@ class SyncCoordinator:
         sign_ins: Sequence[SignIn],
         now: int,
         result: GroupResult,
+        passed: set[SignIn] | None = None,
     ) -> Exception | None:
-        """One transaction. Into ``result`` only when it is committed; else why it is not."""
-        attempt = _Attempt(self, now)
+        """One transaction. Into ``result`` only when it is committed; else why it is not.
+
+        ``passed`` are sign-ins of which an attempt was good and perhaps durable, though it failed:
+        they find their own incarnation there, and are no copies.
+        """
+        passed = set() if passed is None else passed
+        attempt = _Attempt(self, now, passed)
         try:
             with self._store.transaction() as tx:
                 attempt.run(tx, self._store.identity(), slices, sign_ins)
@@ -175,6 +182,11 @@ class SyncCoordinator:
             # Whatever a store raises: the group is rolled back or unknown, and is tried again.
             _log.warning("a group of %d pushes did not commit: %s", len(slices), error)
             result.uncertain = True
+            passed.update(
+                sign_in
+                for sign_in, refused in zip(sign_ins, attempt.sign_ins, strict=False)
+                if refused is None
+            )
             return error
         for index, answer in attempt.answers:
             result.answers[index].append(answer)
@@ -214,13 +226,14 @@ class SyncCoordinator:
 class _Attempt:
     """What one transaction would change outside of the store, should it commit."""
 
-    def __init__(self, coordinator: SyncCoordinator, now: int) -> None:
+    def __init__(self, coordinator: SyncCoordinator, now: int, passed: Collection[SignIn]) -> None:
         self.works: dict[str, SessionWork] = {}
         self.answers: list[tuple[int, OpRefused]] = []
         self.lanes: dict[Lane, int | None] = {}
         self.sign_ins: list[Refused | None] = []
         self._coordinator = coordinator
         self._now = now
+        self._passed = passed
 
     def run(
         self,
@@ -230,7 +243,7 @@ class _Attempt:
         sign_ins: Sequence[SignIn],
     ) -> None:
         for sign_in in sign_ins:
-            self.sign_ins.append(_sign_in(tx, sign_in))
+            self.sign_ins.append(_sign_in(tx, sign_in, again=sign_in in self._passed))
         for part in slices:
             session = part.push.session
             work = self.works.get(session)
@@ -285,9 +298,9 @@ class _Attempt:
         self.lanes[part.push.lane] = op.n
 
 
-def _sign_in(tx: Transaction, sign_in: SignIn) -> Refused | None:
+def _sign_in(tx: Transaction, sign_in: SignIn, *, again: bool) -> Refused | None:
     known = tx.incarnation(sign_in.client)
-    if sign_in.incarnation <= known:
+    if sign_in.incarnation < known + (not again):
         return ReplicaCloned(
             f"client {sign_in.client} was here later than this replica remembers",
             incarnation=known,
