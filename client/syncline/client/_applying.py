@@ -44,7 +44,6 @@ from ._rows import (
     settle_number,
 )
 
-
 _RESOLVES = encode_body([Resolve("")])[1:3]
 """The first bytes of a resolve in an op's body: what other ops may have, but a resolve must."""
 
