@@ -142,7 +142,7 @@ class History:
 
 
 @settings(
-    max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 @given(
     STEPS,

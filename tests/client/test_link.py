@@ -254,13 +254,16 @@ def test_a_token_that_is_unknown_is_said_and_a_function_is_asked_for_it_each_tim
                 ann.sync_once(server.url, token=token)
         assert receipt.state.value == "queued"
         asked: list[str] = []
+        refused = threading.Event()
 
         def fresh() -> str:
             asked.append("good" if asked else "expired")
             return asked[-1]
 
         with ann.connect(server.url, token=fresh) as connection:
-            with pytest.raises(Unauthenticated):
+            while connection.state is not State.REFUSED:
+                refused.wait(0.01)
+            with pytest.raises(Unauthenticated):  # Not only after the next attempt.
                 connection.wait_synced(S_MAX)
             assert connection.state is State.REFUSED
             connection.poke()

@@ -107,9 +107,12 @@ def test_three_processes_write_to_one_replica_of_which_one_is_connected(
         assert ann.status().pending == 0
 
 
-HOLDER = """
+SHORT_LEASE_US, SHORT_RENEWAL_US = 2_000_000, 200_000
+
+HOLDER = f"""
 import sys, threading
-from syncline.client import Replica
+from syncline.client import Replica, _core, _engine
+_core.LEASE_US, _engine.LEASE_RENEWAL_US = {SHORT_LEASE_US}, {SHORT_RENEWAL_US}
 replica = Replica(sys.argv[1])
 replica.session("s")
 connection = replica.connect(sys.argv[2])
@@ -136,6 +139,7 @@ def test_while_another_process_syncs_a_second_sync_says_so_and_takes_over_when_i
 ) -> None:
     path = folder / "ann"
     monkeypatch.setattr("syncline.client._link.LEASE_RETRY_S", 0.05)
+    monkeypatch.setattr("syncline.client._core.LEASE_US", SHORT_LEASE_US)
     with Replica(path, client_id="ann") as ann:
         ann.session("s")
         with _holder(path, server.url) as holder:
@@ -148,7 +152,7 @@ def test_while_another_process_syncs_a_second_sync_says_so_and_takes_over_when_i
             holder.wait(SYNCED_S_MAX)
             receipt = ann.session("s").put("n", "r", {"x": 2})
             with ann.connect(server.url) as connection:
-                connection.wait_synced(20.0)  # A lease is 10 s.
+                connection.wait_synced(SYNCED_S_MAX)
             assert receipt.state is ReceiptState.APPLIED
         assert [entry.n for entry in _log(server)] == [1, 2]
 

@@ -20,7 +20,7 @@ from syncline.server import MemoryStore
 
 LARGE = "x" * 200
 STATE_BYTES_MAX = 700
-SEEDS = range(int(os.environ.get("WALKS", "10")))
+SEEDS = range(int(os.environ.get("WALKS", "6")))
 
 
 class Walk:

@@ -147,6 +147,7 @@ class Link:
         self._engine: ClientEngine | None = None
         self._opening: asyncio.Task[ClientConnection] | None = None
         self._ever_online = False
+        self._refusal: SyncError | None = None
         self._at_once = 0
         self.state = State.CONNECTING
         self.reason = ""
@@ -173,7 +174,12 @@ class Link:
 
     def poke(self) -> None:
         """The network may be back: do not wait any longer."""
-        self._call(self._skip_pause.set)
+
+        def go() -> None:
+            self._refusal = None
+            self._skip_pause.set()
+
+        self._call(go)
 
     def signal(self, session: str, kind: str, payload: bytes) -> None:
         """Send something ephemeral, if online; nothing is kept."""
@@ -190,6 +196,9 @@ class Link:
         waiter = _Waiter(self._core.targets(self._only), Future(), fails_offline)
 
         def add() -> None:
+            if self._refusal is not None:
+                waiter.future.set_exception(self._refusal)
+                return
             self._waiters.append(waiter)
             self._wake.set()
 
@@ -278,6 +287,7 @@ class Link:
                 self._fail_offline(error)
             except SyncError as error:
                 self._note(State.REFUSED, str(error))
+                self._refusal = error  # For whoever asks before the next attempt.
                 self._fail(error)
                 wait = BACKOFF_S_MAX
             except Exception as error:
