@@ -588,7 +588,14 @@ class ClientEngine:
                 raise ReplicaCloned(frame.reason)
             case 3010:
                 raise UnknownVersion(frame.reason, **frame.detail)
-            case 3017 | 3018 | 3001:
+            case 3001:
+                # What this end remembers of a bootstrap may be what the server cannot read (it may
+                # be another version by now): asking the same again would never end.
+                for booting in self.tracks.values():
+                    if booting.stage is Stage.BOOTING:
+                        self._core.abandon_bootstrap(booting.id)
+                raise Reconnect(str(error))
+            case 3017 | 3018:
                 raise Reconnect(str(error))
             case _:
                 raise error

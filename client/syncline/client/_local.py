@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from syncline.sync import HEADER_COLLECTION, DiskFull, Entry, Record, pack
+from syncline.sync import HEADER_COLLECTION, NUMBER_MAX, DiskFull, Entry, Record, pack
 
 from ._database import CommitUnknown, Database
 from ._receipt import ReceiptState
@@ -80,7 +80,9 @@ class LocalCore:
         """
         clock = self.clock()
         now = clock + offset
-        return max(now, 0) if now >= server_clock - CLOCK_SET_BACK_US else max(clock, server_clock)
+        if now < server_clock - CLOCK_SET_BACK_US:
+            now = max(clock, server_clock)
+        return min(max(now, 0), NUMBER_MAX - 1)
 
     @contextlib.contextmanager
     def op(self, session: str) -> Iterator[OpWriter]:

@@ -328,6 +328,11 @@ class OpWriter:
             at = max(at, row.visible.life.updated_at + 1)
         if isinstance(draft, _Draft):
             at = max(at, draft.at)
+        if at > NUMBER_MAX:
+            raise InvalidValue(
+                f"{change.collection}/{change.id} is stamped at the end of time: nothing is later",
+                path="updated_at",
+            )
         stamp = Stamp(at, self.client, self.head.n)
         visible = fold(row.visible, change, stamp, None)
         self._drafts[change.collection, change.id] = _Draft(row, change, at, visible)

@@ -41,6 +41,8 @@ def decode_stamp(row: Any) -> Stamp:
     at, client, n = row
     if type(at) is not int or type(client) is not str or type(n) is not int:
         raise TypeError("a stamp is [integer, text, integer]")
+    if not (0 <= at <= NUMBER_MAX and 1 <= n <= NUMBER_MAX):
+        raise ValueError("a stamp's numbers have 63 bits")
     return Stamp(at, client, n)
 
 

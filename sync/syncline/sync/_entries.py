@@ -175,8 +175,8 @@ def _decode_effects(data: bytes, count: int) -> tuple[list[int], list[Any]]:
             pass
         case _:
             raise MalformedFrame("an entry's effects have the wrong shape")
-    if not all(type(at) is int for at in stamps):
-        raise MalformedFrame("an entry's stamps must be integers")
+    if not all(type(at) is int and 0 <= at <= NUMBER_MAX for at in stamps):
+        raise MalformedFrame("an entry's stamps must be integers of 63 bits")
     return stamps, effects
 
 

@@ -168,10 +168,10 @@ class Welcome(Frame):
 class SessionItem(NamedTuple):
     """A session in a listing."""
 
-    session: str
+    session: Id
     label: str
-    epoch: int
-    seq: int
+    epoch: Number
+    seq: Number
 
 
 class Sessions(Frame):
