@@ -11,10 +11,20 @@ from typing import Any
 from syncline.client._core import Core
 from syncline.client._session import Session
 from syncline.client._writing import OpWriter
-from syncline.sync import Delete, Patch, Put, Refused
+from syncline.sync import (
+    HEADER_COLLECTION,
+    HEADER_ID,
+    Delete,
+    DiskFull,
+    Patch,
+    Put,
+    Refused,
+)
 
 COLLECTIONS = ("notes", "tasks")
 RECORDS = 5
+GHOSTS = "ghosts"
+"""A collection of which no record was ever put."""
 FIELDS = ("title", "body", "done", "rank")
 
 
@@ -35,20 +45,38 @@ class App:
     sessions: tuple[str, ...]
     rng: random.Random
     written: list[Written] = field(default_factory=list)
+    failed: set[str] = field(default_factory=set)
+    """The values of writes that failed: nobody may ever see them."""
+    touched: set[str] = field(default_factory=set)
     count: int = 0
 
     def act(self, core: Core) -> str:
         """One thing that a person does, in words. Raises what the product raises."""
         session = Session(core, self.rng.choice(self.sessions))
+        self.touched.add(session.id)
         core.ensure_session(session.id)
         kind = self.rng.choices(
-            ("put", "patch", "delete", "event", "transaction", "batch", "resolve", "ghost"),
-            weights=(6, 8, 2, 3, 4, 1, 2, 1),
+            (
+                "put",
+                "patch",
+                "delete",
+                "event",
+                "transaction",
+                "batch",
+                "resolve",
+                "ghost",
+                "label",
+            ),
+            weights=(6, 8, 2, 3, 4, 1, 2, 1, 1),
         )[0]
+        before = self.count
         try:
             receipts = getattr(self, f"_{kind}")(core, session)
         except Refused as refused:
             return f"{kind}: {refused.reason}"  # The app was told; nothing was written.
+        except DiskFull:
+            self.failed |= {self._value(count) for count in range(before + 1, self.count + 1)}
+            raise
         for receipt in receipts:
             self.written.append(Written(self.device, session.id, receipt.id))
         return f"{kind} in {session.id}: {', '.join(r.id[:8] for r in receipts) or 'nothing'}"
@@ -56,13 +84,19 @@ class App:
     def _key(self) -> tuple[str, str]:
         return self.rng.choice(COLLECTIONS), f"r{self.rng.randrange(RECORDS)}"
 
+    def _value(self, count: int) -> str:
+        return f"{self.device}-{count}"
+
+    def _next_value(self) -> str:
+        self.count += 1
+        return self._value(self.count)
+
     def _fields(self) -> dict[str, Any]:
         names = self.rng.sample(FIELDS, self.rng.randint(1, 3))
-        values: dict[str, Any] = {}
-        for name in names:
-            self.count += 1
-            values[name] = f"{self.device}-{self.count}"
-        return values
+        return {name: self._next_value() for name in names}
+
+    def _label(self, core: Core, session: Session) -> list[Any]:
+        return [session.patch(HEADER_COLLECTION, HEADER_ID, {"label": self._next_value()})]
 
     def _put(self, core: Core, session: Session) -> list[Any]:
         return [session.put(*self._key(), self._fields())]
@@ -74,8 +108,7 @@ class App:
         return [session.delete(*self._key())]
 
     def _event(self, core: Core, session: Session) -> list[Any]:
-        self.count += 1
-        return [session.append("said", {"text": f"{self.device}-{self.count}"})]
+        return [session.append("said", {"text": self._next_value()})]
 
     def _transaction(self, core: Core, session: Session) -> list[Any]:
         with session.transaction() as receipt:
@@ -100,7 +133,7 @@ class App:
     def _ghost(self, core: Core, session: Session) -> list[Any]:
         """An app with a bug that gets past the local checks: the server has to refuse its op."""
         with core.op(session.id) as op:
-            change = Patch("ghosts", f"g{self.count}", {}, self._fields())
+            change = Patch(GHOSTS, f"g{self.count}", {}, self._fields())
             _force(op, change)
             receipt = session._receipt(op)
         return [receipt]

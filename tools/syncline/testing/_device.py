@@ -18,6 +18,7 @@ from ._clock import Scheduler
 from ._disk import Crash, Disk
 from ._network import Wire
 from ._server import SimServer
+from ._watching import Watch
 
 BACKOFF_US = (500_000, 4_000_000)
 RESTART_US = (50_000, 5_000_000)
@@ -29,10 +30,20 @@ class DeviceClock:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self.skew_us = 0
+        self._skew_us = 0
         self.drift_ppm = 0
+        self.changed_at = scheduler.now
         self._began = scheduler.now
         self._frozen_at: int | None = None
+
+    @property
+    def skew_us(self) -> int:
+        return self._skew_us
+
+    @skew_us.setter
+    def skew_us(self, skew_us: int) -> None:
+        self._skew_us = skew_us
+        self.changed_at = self._scheduler.now
 
     def __call__(self) -> int:
         if self._frozen_at is not None:
@@ -42,6 +53,7 @@ class DeviceClock:
 
     def freeze(self, frozen: bool) -> None:
         self._frozen_at = self() if frozen else None
+        self.changed_at = self._scheduler.now
 
 
 class Device:
@@ -55,17 +67,18 @@ class Device:
         *,
         token: str | None,
         durability: Durability,
+        watched: tuple[str, ...],
         on_fault: Callable[[str], None],
-        on_commit: Callable[[Device], None],
-        on_open: Callable[[Device], None],
+        watch: Watch,
     ) -> None:
         self.name = name
         self._scheduler = scheduler
         self._server = server
-        self._token = token
-        self._durability: Durability = durability
-        self._on_commit = on_commit
-        self._on_open = on_open
+        self.token = token
+        self.durability: Durability = durability
+        self._watched = watched
+        self._watch = watch
+        self._on_fault = on_fault
         self.clock = DeviceClock(scheduler)
         self.disk = Disk(scheduler.random, on_fault)
         self.core: Core | None = None
@@ -74,6 +87,10 @@ class Device:
         self._life = 0
         self.partitioned_until = 0
         self.fatal: SyncError | None = None
+        self.welcomed_at = 0
+        self.connections = 0
+        self.late_welcome = False
+        self._welcome: bytes | None = None
 
     # Its process.
 
@@ -85,7 +102,7 @@ class Device:
         try:
             database = Database(
                 Path(self.name),
-                durability=self._durability,
+                durability=self.durability,
                 factory=self.disk.connect,
                 on_disk=False,
             )
@@ -102,12 +119,14 @@ class Device:
             return
         self.core = core
         core.on_local_write = self._wrote
-        self._on_open(self)
+        for session in self._watched:
+            core.watchers.add(session, None, lambda told: self._watch.told(self))
+        self._watch.observe(self)
         self._later(self._scheduler.between(0, 200_000), self._try_to_connect)
 
     def crash(self) -> None:
         """The process is gone, with all that it held in memory."""
-        self._hang_up()
+        self.hang_up()
         if self.core is not None:
             self.core.database._connection = None
             self.core = None
@@ -162,9 +181,7 @@ class Device:
         self._later(self._scheduler.between(*BACKOFF_US), self._try_to_connect)
 
     def _connect(self, core: Core) -> None:
-        engine = ClientEngine(
-            core, token=self._token, random_bytes=self._scheduler.random.randbytes
-        )
+        engine = ClientEngine(core, token=self.token, random_bytes=self._scheduler.random.randbytes)
         conn = 0
         wire = Wire(
             self._scheduler,
@@ -175,9 +192,17 @@ class Device:
             drained=lambda size: self._server.drained(conn, size),
         )
         self._engine, self._wire = engine, wire
+        wire.on_fault = self._on_fault
+        self.connections += 1
         conn = self._server.connect(wire)
         self._drive(lambda: engine.start(self._scheduler.now))
         self._tick_later()
+        late = self._welcome
+        if self.late_welcome and late is not None:
+            self._on_fault("late welcome")
+            self._on_wire(
+                wire, lambda: self._drive(lambda: engine.receive(late, self._scheduler.now))
+            )
 
     def _on_wire(self, wire: Wire, call: Callable[[], None]) -> None:
         if wire is self._wire:
@@ -186,7 +211,10 @@ class Device:
     def _received(self, data: bytes) -> None:
         engine = self._engine
         assert engine is not None
+        known = engine.welcome
         self._drive(lambda: engine.receive(data, self._scheduler.now))
+        if engine.welcome is not known:
+            self._welcome, self.welcomed_at = data, self._scheduler.now
 
     def _wrote(self, session: str) -> None:
         engine = self._engine
@@ -204,28 +232,30 @@ class Device:
         try:
             call()
         except Reconnect as ended:
-            self._hang_up()
+            self._watch.tell(f"{self.name} connects again: {ended}")
+            self.hang_up()
             self._later(
                 1_000 if ended.at_once else self._scheduler.between(*BACKOFF_US),
                 self._try_to_connect,
             )
             return
         except LeaseLost:
-            self._hang_up()
+            self.hang_up()
             self._later(LEASE_RETRY_US, self._try_to_connect)
             return
         except (CommitUnknown, DiskFull):
-            self._hang_up()
+            self.hang_up()
             self._retry()
             return
         except SyncError as error:
             self.fatal = error
-            self._hang_up()
+            self._watch.tell(f"{self.name} gives up: {error}")
+            self.hang_up()
             self._later(30_000_000, self._try_to_connect)
             return
         for data in engine.take_output():
             wire.send_up(data)
-        self._on_commit(self)
+        self._watch.observe(self)
 
     def _tick_later(self) -> None:
         engine = self._engine
@@ -243,7 +273,7 @@ class Device:
         self._engine = self._wire = None
         self._retry()
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         wire, self._wire, self._engine = self._wire, None, None
         if wire is not None:
             wire.close_from_client()
@@ -253,6 +283,10 @@ class Device:
     @property
     def wire(self) -> Wire | None:
         return self._wire
+
+    @property
+    def connected(self) -> bool:
+        return self._engine is not None
 
     @property
     def online(self) -> bool:

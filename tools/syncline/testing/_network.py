@@ -2,6 +2,7 @@
 
 A connection delays, may stall, may go half-open (one end hears nothing more, and nothing is said)
 and may be cut, which takes along what is under way. Cuts are told to each end in its own time.
+What no honest network does, a proxy or a bug may: lose a frame of the client's, or say one twice.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class Wire:
         self.under_way = 0
         self.open = True
         self.slow_us = 0
+        self.double = 0
+        self.lose_up = False
+        self.on_fault: Callable[[str], None] = lambda kind: None
 
     def send_up(self, data: bytes) -> None:
         self._send("up", data)
@@ -57,6 +61,14 @@ class Wire:
             self.under_way -= 1
             if not self.open or self._mute[way]:
                 return
+            if way == "up" and self.lose_up:
+                self.lose_up = False
+                self.on_fault("lost frame")
+                return
+            if self.double:
+                self.double -= 1
+                self.on_fault("said twice")
+                self._deliver[way](data)
             if way == "down":
                 self._drained(len(data))
             self._deliver[way](data)
@@ -91,6 +103,10 @@ class Wire:
                 self._client_closed(reason)
 
         self._scheduler.after(wait, arrive)
+
+    @property
+    def is_muted(self) -> bool:
+        return any(self._mute.values())
 
     def half_open(self) -> bool:
         """From now on some direction delivers nothing, and nobody is told."""

@@ -14,15 +14,17 @@ from syncline.server import (
     Drained,
     Identity,
     Input,
+    LogRow,
     MemoryStore,
     Received,
     Send,
     ServerEngine,
+    SnapshotPart,
     Tick,
     Tokens,
     Transaction,
 )
-from syncline.sync import DiskFull
+from syncline.sync import DiskFull, WriteUnknown
 
 from ._clock import Scheduler
 from ._disk import Crash
@@ -35,15 +37,35 @@ PING_US = 40_000_000
 
 
 class FaultyStore:
-    """A memory store whose transactions may crash the server, before or after they commit."""
+    """A memory store whose transactions may fail or crash the server, before or after they commit.
 
-    def __init__(self, store: MemoryStore) -> None:
+    Its pages are small, so that a short history has many.
+    """
+
+    def __init__(self, store: MemoryStore, page_items: int) -> None:
         self.inner = store
+        self._page_items = page_items
         self.armed: str | None = None
         self.on_fault: Callable[[str], None] = lambda kind: None
+        self.on_commit: Callable[[MemoryStore], None] = lambda store: None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+    def entries(self, session: str, after: int, bytes_max: int, items_max: int) -> list[LogRow]:
+        return self.inner.entries(session, after, bytes_max, min(items_max, self._page_items))
+
+    def snapshot(
+        self,
+        session: str,
+        after: bytes,
+        client: str,
+        pending_from: int,
+        bytes_max: int,
+        items_max: int,
+    ) -> SnapshotPart:
+        items = min(items_max, self._page_items)
+        return self.inner.snapshot(session, after, client, pending_from, bytes_max, items)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -56,9 +78,13 @@ class FaultyStore:
             if armed == "server disk full":
                 self.on_fault(armed)
                 raise DiskFull("the simulated disk is full")
+        self.on_commit(self.inner)
         if armed == "server crash after":
             self.on_fault(armed)
             raise Crash(armed)
+        if armed == "server commit unknown":
+            self.on_fault(armed)
+            raise WriteUnknown("the simulated database answers no more")
 
 
 class SimServer:
@@ -80,7 +106,7 @@ class SimServer:
         self._busy = False
         self._backups: list[MemoryStore] = []
         self.clock_error_us = 0
-        self.store = FaultyStore(MemoryStore())
+        self.store = FaultyStore(MemoryStore(), scheduler.random.choice((2, 5, 1000)))
         self.store.inner._identity = Identity(store_id, 1)
         self.store.on_fault = on_fault
         self.up = True

@@ -8,25 +8,26 @@ checkers look at all of it. A promise may break in any act.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
-from syncline.client._rows import session_rows
-from syncline.server import Tokens
-from syncline.sync import DiskFull, Entry, Record
+from syncline.server import Principal, Tokens
+from syncline.sync import DiskFull
 
-from . import _checkers as checkers
-from ._app import App, Written
+from ._app import App
 from ._checkers import Violation
 from ._clock import START_US, Scheduler
 from ._device import Device
 from ._disk import COMMIT_FAULTS
 from ._server import SimServer
+from ._verdict import verdict
+from ._watching import Watch
 
 ACT_US = 60_000_000
 DRAIN_US = 240_000_000
+CALM_US = 20_000_000
+"""Longer than the client's watchdog waits: whoever has nothing to do stays connected."""
 STEPS_MAX = 60_000
 
 FAULTS = (
@@ -47,6 +48,10 @@ FAULTS = (
     "clone",
     "replica restored",
     "slow reader",
+    "said twice",
+    "lost frame",
+    "late welcome",
+    "server commit unknown",
 )
 
 
@@ -85,20 +90,29 @@ class World:
         self.kinds = self._draw_faults()
         count = options.devices or rng.randint(2, 4)
         self.sessions = tuple(f"s{place}" for place in range(rng.randint(1, 2)))
-        tokens = Tokens.single("open")
+        tokens = Tokens(
+            {
+                "open": Principal("owner"),
+                "narrow": Principal("guest", frozenset(self.sessions[:1])),
+            }
+        )
+        self._faults_ended = False
+        self.watch = Watch(self._broken, self._tell)
         self.server = SimServer(self.scheduler, tokens, rng.randbytes(8).hex(), self._fault)
+        self.server.store.on_commit = self.watch.committed
         self.devices: list[Device] = []
         self.apps: dict[str, App] = {}
-        self._heads: dict[tuple[str, int, int], bytes] = {}
-        self._places: dict[tuple[str, str], tuple[int, int]] = {}
-        self._receipts: dict[str, str] = {}
-        self._healings: Counter[str] = Counter()
-        self._copied: set[str] = set()
-        self._may_go_back: set[tuple[str, str]] = set()
-        self._went_back: set[str] = set()
-        self._restored = False
+        self.allowed_by_name: dict[str, tuple[str, ...]] = {}
+        # A guest may open one of two sessions, and writes to the other one all the same, or not.
+        guest = count - 1 if len(self.sessions) > 1 and rng.random() < 0.25 else None
+        told = rng.random() < 0.5
         for place in range(count):
-            self._add_device(f"d{place}")
+            narrow = place == guest
+            self._add_device(
+                f"d{place}",
+                "narrow" if narrow else "open",
+                self.sessions[:1] if narrow and not told else self.sessions,
+            )
 
     def _draw_faults(self) -> tuple[str, ...]:
         if self.options.faults is not None:
@@ -107,22 +121,27 @@ class World:
             drawn = tuple(kind for kind in FAULTS if self.scheduler.chance(0.3))
         return (*drawn, *(kind for kind in self.options.force if kind not in drawn))
 
-    def _add_device(self, name: str) -> Device:
+    def allowed(self, device: Device) -> tuple[str, ...]:
+        """The sessions that it may open."""
+        return self.allowed_by_name[device.name]
+
+    def _add_device(self, name: str, token: str, written: tuple[str, ...]) -> Device:
         rng = self.scheduler.random
         device = Device(
             name,
             self.scheduler,
             self.server,
-            token="open",
+            token=token,
             durability="normal" if rng.random() < 0.15 else "full",
+            watched=self.sessions,
             on_fault=self._fault,
-            on_commit=self._observe,
-            on_open=self._observe,
+            watch=self.watch,
         )
         device.clock.skew_us = rng.choice((0, 0, 0, -90_000_000, 20_000_000, 45_000_000))
         device.clock.drift_ppm = rng.choice((0, 0, 200, -200))
         self.devices.append(device)
-        self.apps[name] = App(name, self.sessions, rng)
+        self.allowed_by_name[name] = self.sessions[:1] if token == "narrow" else self.sessions
+        self.apps[name] = App(name, written, rng)
         return device
 
     # The three acts.
@@ -147,12 +166,23 @@ class World:
         if not (played and drained and self._is_quiet()):
             self._broken("live", self._why_not_quiet(livelock=not (played and drained)))
         else:
-            for violation in self._check():
+            self._keep_calm()
+            for violation in verdict(self):
                 self._broken(violation.promise, violation.story)
         self.result.steps = self.scheduler.steps
         self.result.virtual_us = self.scheduler.now - START_US
         self.result.ops = sum(len(app.written) for app in self.apps.values())
         return self.result
+
+    def _keep_calm(self) -> None:
+        """Where there is nothing to do, nothing happens."""
+        before = {device.name: device.connections for device in self.devices}
+        self.scheduler.run(until=self.scheduler.now + CALM_US, steps_max=STEPS_MAX)
+        for device in self.devices:
+            if device.connections != before[device.name]:
+                self._broken("live", f"{device.name} connects again with nothing to do")
+        if not self._is_quiet():
+            self._broken("live", self._why_not_quiet(livelock=False))
 
     def _fault(self, kind: str) -> None:
         self.result.faults[kind] += 1
@@ -180,11 +210,13 @@ class World:
             self._tell(f"{device.name}: {did}")
 
         device.run(act)
-        self._observe(device)
+        self.watch.observe(device)
 
     # Faults.
 
     def _strike(self, kind: str) -> None:
+        if self._faults_ended:
+            return
         device = self.scheduler.random.choice(self.devices)
         name = "_strike_" + kind.replace(" ", "_").replace("-", "_")
         strike: Callable[[Device], bool] = getattr(self, name)
@@ -196,6 +228,20 @@ class World:
 
     def _strike_half_open(self, device: Device) -> bool:
         return device.wire is not None and device.wire.half_open()
+
+    def _strike_said_twice(self, device: Device) -> bool:
+        if device.wire is not None:
+            device.wire.double = self.scheduler.between(1, 8)
+        return False  # Counted when it strikes.
+
+    def _strike_lost_frame(self, device: Device) -> bool:
+        if device.wire is not None:
+            device.wire.lose_up = True
+        return False
+
+    def _strike_late_welcome(self, device: Device) -> bool:
+        device.late_welcome = True
+        return False
 
     def _strike_stall(self, device: Device) -> bool:
         late = self.scheduler.between(500_000, 20_000_000)
@@ -219,8 +265,8 @@ class World:
         return self._arm(device, "crash")
 
     def _strike_power(self, device: Device) -> bool:
-        if device._durability == "normal":
-            self._went_back.add(device.name)
+        if device.durability == "normal":
+            self.watch.file_went_back(device.name)
         return self._arm(device, "power")
 
     def _strike_commit_error(self, device: Device) -> bool:
@@ -245,12 +291,18 @@ class World:
         self.server.store.armed = "server disk full"
         return False
 
+    def _strike_server_commit_unknown(self, device: Device) -> bool:
+        self.server.store.armed = "server commit unknown"
+        return False
+
     def _strike_restore(self, device: Device) -> bool:
         self.server.back_up()
 
         def restore() -> None:
+            if self._faults_ended:
+                return
+            self.watch.server_went_back = True
             if self.server.restore():
-                self._restored = True
                 self._fault("restore")
 
         self.scheduler.after(self.scheduler.between(1_000_000, 20_000_000), restore)
@@ -281,10 +333,12 @@ class World:
         if len(self.devices) >= 7 or device.core is None:
             return False
         name = f"{device.name}c{len(self.devices)}"
-        other = self._add_device(name)
+        other = self._add_device(name, device.token or "", self.apps[device.name].sessions)
         device.disk.copy_to(other.disk)
         other._life = 1
-        self._copied |= {device.name, name}
+        self.watch.copied |= {device.name, name}
+        if device.name in self.watch.went_back:
+            self.watch.file_went_back(name)
         other.start()
         return True
 
@@ -297,52 +351,24 @@ class World:
             )
             return False
         device.crash()
-        self._went_back.add(device.name)
+        self.watch.file_went_back(device.name)
         return device.disk.restore()
 
     def _end_faults(self) -> None:
+        self._faults_ended = True
         self.server.restart()
         self.server.store.armed = None
         for device in self.devices:
             device.disk.disarm()
             device.partitioned_until = 0
             device.clock.freeze(False)
-            if device.wire is not None:
+            # Nothing but a half-open wire needs help: what is late comes, what was lost is missed.
+            if device.wire is not None and device.wire.is_muted:
                 device.wire.cut("the faults have ended")
+                device.hang_up()
             if device.core is None:
                 device.start()
             device.hurry()
-
-    # Watching as it goes.
-
-    def _observe(self, device: Device) -> None:
-        """What must be true after every commit of a replica."""
-        core = device.core
-        if core is None:
-            return
-        with core.database.reading() as db:
-            sessions = session_rows(db)
-            (healings,) = db.execute("SELECT count(*) FROM syncline_notices").fetchone()
-        if healings != self._healings[device.name]:
-            self._healings[device.name] = healings
-            self._tell(f"{device.name}: a notice (healed, cloned or stamped again)")
-            self._may_go_back |= {(device.name, session.id) for session in sessions}
-        for session in sessions:
-            if session.hash is None or session.seq == 0:
-                continue
-            place = (session.epoch, session.seq)
-            known = self._heads.setdefault((session.id, *place), session.hash)
-            if known != session.hash:
-                self._broken("dense", f"{session.id} at {place} means two things")
-            before = self._places.get((device.name, session.id), (0, 0))
-            if place < before:
-                reported = (device.name, session.id) in self._may_go_back
-                self._may_go_back.discard((device.name, session.id))
-                if not reported and device.name not in self._went_back:
-                    self._broken(
-                        "monotonic", f"{device.name} went from {before} to {place} in {session.id}"
-                    )
-            self._places[device.name, session.id] = place
 
     # The end.
 
@@ -353,7 +379,7 @@ class World:
             core = device.core
             if core is None or not device.online:
                 return False
-            for session in self.sessions:
+            for session in self.allowed(device):
                 head = self.server.store.head(session)
                 seq = 0 if head is None else head.seq
                 if session not in core.session_ids():
@@ -363,7 +389,7 @@ class World:
                 state = core._read(session)
                 if state.boot is not None or state.seq != seq:
                     return False
-            if core.pending_count(None):
+            if core.pending_count(self.allowed(device)):
                 return False
         return True
 
@@ -382,95 +408,3 @@ class World:
             stories.append(f"{device.name} {link}, {core.pending_count(None)} pending, {states}")
         heads = {s: h.seq for s in self.sessions if (h := self.server.store.head(s)) is not None}
         return f"{'livelock' if livelock else 'stalled'}: heads {heads}; {'; '.join(stories)}"
-
-    def _check(self) -> Iterator[Violation]:
-        store = self.server.store.inner
-        for session in self.sessions:
-            head = store.head(session)
-            if head is None:
-                continue
-            rows = store.entries(session, 0, 1 << 30, 1 << 30)
-            entries = [Entry.decode(row.entry) for row in rows]
-            self.result.entries += len(entries)
-            yield from checkers.check_chain(entries, head.genesis, [row.hash for row in rows])
-            yield from checkers.check_once(entries)
-            yield from checkers.check_causal(entries)
-            yield from checkers.check_atomic_events(entries)
-            states = self._server_state(session)
-            shown = {key: Record.decode(data).visible for key, data in states.items()}
-            yield from checkers.check_model(entries, shown)
-            listed = checkers.lost_values(entries)
-            yield from checkers.check_nothing_lost(entries, shown, listed)
-            yield from self._check_convergent(session, states)
-            yield from self._check_durable(session, entries)
-
-    def _server_state(self, session: str) -> dict[tuple[str, str], bytes]:
-        rows = self.server.store.inner.snapshot(session, b"", "", 1, 1 << 30, 1 << 30).rows
-        return {(row.collection, row.id): row.state for row in rows}
-
-    def _check_convergent(
-        self, session: str, states: dict[tuple[str, str], bytes]
-    ) -> Iterator[Violation]:
-        conflicts = self._server_conflicts(session)
-        for device in self.devices:
-            assert device.core is not None
-            with device.core.database.reading() as db:
-                gens = {row.id: row.gen for row in session_rows(db)}
-                if session not in gens:
-                    continue
-                rows = db.execute(
-                    "SELECT collection, id, state, base FROM syncline_records WHERE gen=?",
-                    (gens[session],),
-                ).fetchall()
-                open_ = db.execute(
-                    "SELECT conflict FROM syncline_conflicts WHERE gen=? ORDER BY id",
-                    (gens[session],),
-                ).fetchall()
-            mine = {(collection, id_): state for collection, id_, state, _ in rows}
-            if mine != states:
-                different = sorted(
-                    key for key in mine.keys() | states.keys() if mine.get(key) != states.get(key)
-                )
-                yield Violation(
-                    "convergent",
-                    f"{device.name} differs in {session}: "
-                    + "; ".join(
-                        f"{key}: {_shown(mine.get(key))}, server {_shown(states.get(key))}"
-                        for key in different[:2]
-                    ),
-                )
-            if any(base is not None for *_, base in rows):
-                yield Violation("convergent", f"{device.name} keeps a base with nothing pending")
-            if [data for (data,) in open_] != conflicts:
-                yield Violation("nothing silently lost", f"{device.name} lists other conflicts")
-
-    def _server_conflicts(self, session: str) -> list[bytes]:
-        part = self.server.store.inner.snapshot(session, b"", "", 1, 1 << 30, 1 << 30)
-        return [conflict.encode() for conflict in sorted(part.conflicts, key=lambda c: c.id)]
-
-    def _check_durable(self, session: str, entries: list[Entry]) -> Iterator[Violation]:
-        """Every write that returned is in the log once, or refused and kept with its reason."""
-        logged = {entry.salt.hex() for entry in entries}
-        refused: set[str] = set()
-        for device in self.devices:
-            assert device.core is not None
-            with device.core.database.reading() as db:
-                refused |= {s.hex() for (s,) in db.execute("SELECT salt FROM syncline_refused")}
-        for app in self.apps.values():
-            for written in app.written:
-                if written.session != session or written.receipt_id in logged | refused:
-                    continue
-                if written.device in self._went_back:
-                    continue  # Its file itself went back to before the write.
-                yield Violation("durable", f"{_told(written)} is neither in the log nor refused")
-
-
-def _told(written: Written) -> str:
-    return f"write {written.receipt_id[:8]} of {written.device} to {written.session}"
-
-
-def _shown(data: bytes | None) -> Any:
-    if data is None:
-        return "nothing"
-    record = Record.decode(data)
-    return (record.visible, record.life, dict(record.vector))
