@@ -222,7 +222,7 @@ def _renumber(db: sqlite3.Connection, session: SessionState, old: str, new: str)
     running = NO_HASH
     touched: set[Key] = set()
     for n, op in enumerate(pending, 1):
-        body = encode_body([moves.renamed(change) for change in op.changes])
+        body = encode_body([moves.renamed(change, n) for change in op.changes])
         assert op.salt is not None
         running = running_hash(running, n, op_digest(op.salt, body))
         former = op.former or Dot(old, op.n)  # Whatever it was called since, this names it.
@@ -251,8 +251,12 @@ class _Moves:
     def add(self, dot: Dot, number: int) -> None:
         self._numbers.setdefault(dot.client, {})[dot.n] = number
 
-    def renamed(self, change: Change) -> Change:
-        """The change with a context that names the moved ops by their new dots."""
+    def renamed(self, change: Change, number: int) -> Change:
+        """The change of the op that became ``number``, naming the moved ops by their new dots.
+
+        Only what now stands before it: saying less than was seen costs a conflict that is none,
+        saying more would cost a value.
+        """
         if not isinstance(change, RecordChange):
             return change
         context = dict(change.context)
@@ -260,8 +264,9 @@ class _Moves:
             first, seen = min(numbers), context.get(client, 0)
             if seen < first:
                 continue
-            latest = max(n for n in numbers if n <= seen)
-            context[self._new] = max(context.get(self._new, 0), numbers[latest])
+            before = [m for n, m in numbers.items() if n <= seen and m < number]
+            if before:
+                context[self._new] = max(context.get(self._new, 0), *before)
             # What was not moved keeps its name.
             context[client] = first - 1
             if first == 1:
