@@ -184,10 +184,18 @@ class ClientEngine:
 
     def _renew_if_due(self) -> None:
         """After a restore, when all that the server forgot is there again, take a new id."""
-        if self.settled_down and self._core.renew_due():
+        if self.settled_down and self._core.renew_due() and self._has_caught_up():
             reason = "the server was restored: copies of this replica may use its numbers anew"
             self._core.become_new_client(reason)
             raise Reconnect(reason, at_once=True)
+
+    def _has_caught_up(self) -> bool:
+        """Whether what stood when the sessions were opened is here: own entries may be in it."""
+        return all(
+            track.opened is None or self._core.shown_seq(track.id) >= track.opened.head
+            for track in self.tracks.values()
+            if track.stage is not Stage.PAUSED
+        )
 
     def local_change(self, now: int, session: str | None = None) -> None:
         """Something was written here: to this session, or (None) to any, by another process."""
@@ -412,6 +420,8 @@ class ClientEngine:
         track = self.tracks.get(frame.session)
         if track is None or track.stage is not Stage.COMPARING:
             return
+        if frame.seq and frame.seq not in track.asked:
+            raise MalformedFrame(f"{frame.seq} is none of the points that were asked about")
         self._progress_at = now
         above = [seq for seq in track.asked if seq > frame.seq]
         track.low = max(track.low, frame.seq)

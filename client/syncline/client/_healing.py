@@ -8,6 +8,7 @@ replica may not say under its old name it says under a new one.
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_left, bisect_right
 
 from syncline.sync import (
     NO_HASH,
@@ -246,10 +247,13 @@ class _Moves:
 
     def __init__(self, new: str) -> None:
         self._new = new
-        self._numbers: dict[str, dict[int, int]] = {}
+        self._moved: dict[str, tuple[list[int], list[int]]] = {}
 
     def add(self, dot: Dot, number: int) -> None:
-        self._numbers.setdefault(dot.client, {})[dot.n] = number
+        """Called in the order of the new numbers, which keeps the order of each client's own."""
+        old, new = self._moved.setdefault(dot.client, ([], []))
+        old.append(dot.n)
+        new.append(number)
 
     def renamed(self, change: Change, number: int) -> Change:
         """The change of the op that became ``number``, naming the moved ops by their new dots.
@@ -260,13 +264,13 @@ class _Moves:
         if not isinstance(change, RecordChange):
             return change
         context = dict(change.context)
-        for client, numbers in self._numbers.items():
-            first, seen = min(numbers), context.get(client, 0)
+        for client, (old, new) in self._moved.items():
+            first, seen = old[0], context.get(client, 0)
             if seen < first:
                 continue
-            before = [m for n, m in numbers.items() if n <= seen and m < number]
+            before = min(bisect_right(old, seen), bisect_left(new, number))
             if before:
-                context[self._new] = max(context.get(self._new, 0), *before)
+                context[self._new] = max(context.get(self._new, 0), new[before - 1])
             # What was not moved keeps its name.
             context[client] = first - 1
             if first == 1:
