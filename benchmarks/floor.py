@@ -50,9 +50,14 @@ UPSERT = (
 )
 
 
+def encoded(fields: dict[str, Any]) -> bytes:
+    body: bytes = msgpack.packb(fields)
+    return body
+
+
 def write(db: sqlite3.Connection, id_: str, at: int, fields: dict[str, Any]) -> None:
     """One offline write: the record and its outbox row in one commit."""
-    body = msgpack.packb(fields)
+    body = encoded(fields)
     db.execute("BEGIN IMMEDIATE")
     db.execute(UPSERT, (id_, at, body))
     db.execute("INSERT INTO outbox (id, at, body) VALUES (?, ?, ?)", (id_, at, body))

@@ -112,7 +112,7 @@ def one_round(folder: Path, records: int) -> dict[str, float]:
         figures["floor_write_s"] = timed(floor_write_singly) / SINGLE_WRITES
         figures["batch_s"] = timed(write_in_batch) / records
         for number in range(records):
-            row = (f"r{number}", number, floor.msgpack.packb(fields_of(number)))
+            row = (f"r{number}", number, floor.encoded(fields_of(number)))
             floor_a.execute("INSERT INTO outbox (id, at, body) VALUES (?, ?, ?)", row)
         figures["drain_s"] = timed(lambda: a.sync_once(url, timeout=None))
         figures["floor_drain_s"] = timed(lambda: asyncio.run(floor.drain(floor_url, floor_a)))
