@@ -141,9 +141,7 @@ class History:
         assert seen[0] == seen[1] == seen[2]
 
 
-@settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     STEPS,
     st.tuples(*[st.sampled_from([0, -5, 7, 90_000_000])] * 3),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import deque
 from typing import Any
 
 import pytest
-from tests.client.wire import Wire, new_store, restored, state_of
+from tests.client.wire import Line, Wire, new_store, restored, state_of
 
 from syncline.client import Notification, Receipt, ReceiptState, Replica
 from syncline.server import MemoryStore
-from syncline.sync import Compare, Open, Push, VoidOp, decode_op
+from syncline.sync import Compare, Open, Push, Sessions, VoidOp, decode_op, encode_frame
 
 ENTRIES = 8
 
@@ -189,19 +190,90 @@ def test_HE3_a_restore_in_the_middle_of_a_bootstrap_leaves_no_row_of_the_lost_lo
         session.put("n", f"r{i}", {"i": i})
     wire.sync(ann)
     early = copy.deepcopy(wire.store)
-    session.put("n", "r0", {"i": "lost"})
-    wire.sync(ann)
     dee.session("s")
     line = wire.connect(dee)
-    while not dee._core.is_booting("s") or dee._core.boot_after("s") == b"":
-        line.send_one() if line.to_server else line.receive_one()
+    _take_page(line)
+    session.put("n", "r2", {"i": "lost"})
+    wire.sync(ann)
+    _take_page(line)  # It has the row that will be lost, and the first page's head will not be.
     wire.serve(restored(early, 2))
     other = wire.open("eve")
-    other.session("s").put("n", "r0", {"i": "new"})
+    other.session("s").put("n", "another", {})
     wire.sync(other)
     wire.sync(dee)
     assert state_of(dee, "s") == wire.state("s")
-    assert dee.session("s").get("n", "r0") == {"i": "new"}
+    assert dee.session("s").get("n", "r2") == {"i": 2}
+
+
+def _take_page(line: Line) -> None:
+    before = line.core.boot_after("s")
+    while line.core.boot_after("s") in (before, b""):
+        line.send_one() if line.to_server else line.receive_one()
+
+
+def _deliver_unlisted(line: Line) -> None:
+    """Everything but listings arrives: no client takes a new id as long as it waits for one."""
+    for _ in range(100):
+        line.to_client = deque(
+            encode_frame(frame) for frame in line.waiting() if not isinstance(frame, Sessions)
+        )
+        if line.to_server:
+            line.send_one()
+        elif line.to_client:
+            line.receive_one()
+    line.cut()
+
+
+def test_HE3_an_own_entry_that_a_second_restore_puts_elsewhere_keeps_its_receipt(
+    wire: Wire,
+) -> None:
+    ann, bob = wire.open("ann"), wire.open("bob")
+    session = ann.session("s")
+    session.put("n", "r", {"x": 1})
+    wire.sync(ann)
+    early = copy.deepcopy(wire.store)
+    bob.session("s").put("n", "q", {})
+    wire.sync(bob)
+    receipt = session.patch("n", "r", {"x": 2})
+    wire.sync(ann)
+    late = copy.deepcopy(wire.store)
+    wire.serve(restored(early, 2))
+    _deliver_unlisted(wire.connect(ann))
+    assert [entry.seq for entry in wire.log("s") if entry.receipt_id == receipt.id] == [2]
+    wire.serve(restored(late, 3))
+    wire.sync(ann)
+    assert [entry.seq for entry in wire.log("s") if entry.receipt_id == receipt.id] == [3]
+    assert receipt.state is ReceiptState.APPLIED
+    assert state_of(ann, "s") == wire.state("s")
+
+
+@pytest.mark.parametrize("diverged", [False, True])
+def test_HE3_an_op_that_a_restored_server_refused_and_another_holds_is_refused_no_longer(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, diverged: bool
+) -> None:
+    ann, bob = wire.open("ann"), wire.open("bob")
+    session = ann.session("s")
+    session.put("n", "r", {"x": 1})
+    wire.sync(ann)
+    early = copy.deepcopy(wire.store)
+    receipt = session.put("n", "large", {"x": "x" * 400})
+    wire.sync(ann)
+    late = copy.deepcopy(wire.store)
+    wire.serve(restored(early, 2))
+    monkeypatch.setattr("syncline.server._settling.STATE_BYTES_MAX", 300)
+    _deliver_unlisted(wire.connect(ann))
+    assert receipt.state is ReceiptState.REFUSED
+    if diverged:
+        bob.session("s").put("n", "q", {})
+        wire.sync(bob)
+        _deliver_unlisted(wire.connect(ann))
+    monkeypatch.undo()
+    wire.serve(restored(late, 3))
+    wire.sync(ann)
+    assert receipt.state.value == "applied"
+    assert session.refused() == []
+    assert [entry.receipt_id for entry in wire.log("s")][1] == receipt.id
+    assert state_of(ann, "s") == wire.state("s")
 
 
 def _refusing(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> tuple[Replica, list[Receipt]]:
