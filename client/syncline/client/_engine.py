@@ -19,8 +19,6 @@ A watchdog owns every waiting state: whoever waits for the server without progre
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from enum import Enum
 
 from syncline.sync import (
     PAGE_ITEMS_MAX,
@@ -56,6 +54,7 @@ from syncline.sync import (
 )
 
 from ._core import Core
+from ._track import Counts, Stage, Track
 
 PROGRESS_US_MAX = 15_000_000
 """Waiting for the server this long without progress means reconnect."""
@@ -75,48 +74,6 @@ class Reconnect(Exception):
     def __init__(self, reason: str, *, at_once: bool = False) -> None:
         super().__init__(reason)
         self.at_once = at_once
-
-
-class Stage(Enum):
-    OPENING = "opening"
-    COMPARING = "comparing"
-    BOOTING = "booting"
-    LIVE = "live"
-    PAUSED = "paused"
-
-
-@dataclass(slots=True)
-class Track:
-    """One session on this connection.
-
-    ``sent_through`` is the last own number sent on it; ``in_flight`` the sizes of those unanswered.
-    ``not_before`` holds pushes back until then (microseconds), after 3017 and 3018.
-    """
-
-    id: str
-    stage: Stage = Stage.OPENING
-    opened: Opened | None = None
-    sent_through: int = 0
-    in_flight: dict[int, int] = field(default_factory=dict)
-    not_before: int = 0
-    delay: int = 0
-    low: int = 0
-    high: int = 0
-    asked: list[int] = field(default_factory=list)
-    repeats: dict[int, OpRefused] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Counts:
-    """What one connection did; the report of a sync is made of it."""
-
-    sent: int = 0
-    received: int = 0
-    refused: int = 0
-    conflicts: int = 0
-    healed: int = 0
-    requeued: int = 0
-    bootstrapped: int = 0
 
 
 class ClientEngine:

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -39,7 +38,9 @@ from syncline.sync import (
 
 from ._core import Core, LeaseLost
 from ._database import CommitUnknown
-from ._engine import ClientEngine, Counts, Reconnect
+from ._engine import ClientEngine, Reconnect
+from ._network import is_away, route_to, why_away, why_closed
+from ._track import Counts
 
 logger = logging.getLogger("syncline.client")
 
@@ -319,13 +320,13 @@ class Link:
         self._skip_pause.clear()
         if self._stopping:
             return
-        route = _route(self.url)
+        route = route_to(self.url)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._skip_pause.wait(), min(left, ROUTE_POLL_S))
                 return
-            if _route(self.url) != route:
+            if route_to(self.url) != route:
                 return
 
     async def _connection(self) -> None:
@@ -354,7 +355,7 @@ class Link:
         try:
             await self._converse(socket_, engine)
         except websockets.ConnectionClosed as closed:
-            raise Reconnect(_closed(closed)) from closed
+            raise Reconnect(why_closed(closed)) from closed
         except Reconnect:
             # On a dead path a goodbye is only waited for; on a live one nobody misses it.
             socket_.transport.abort()
@@ -375,11 +376,13 @@ class Link:
                 close_timeout=2.0,
             )
         except (websockets.InvalidURI, websockets.InvalidHandshake) as error:
-            if _is_away(error):
+            if is_away(error):
                 raise Unreachable(f"{self.url} does not answer: {error}") from error
             raise BadPeer(f"{self.url} did not accept a websocket: {error}") from error
         except (OSError, TimeoutError, EOFError) as error:
-            raise Unreachable(f"{self.url} does not answer: {_why(error)}") from error
+            raise Unreachable(
+                f"{self.url} does not answer: {why_away(error, OPEN_S_MAX)}"
+            ) from error
         if socket_.subprotocol != PROTOCOL:
             await socket_.close()
             raise BadPeer(f"{self.url} speaks websocket, but not {PROTOCOL}")
@@ -569,41 +572,5 @@ async def _send(socket_: ClientConnection, data: bytes) -> None:
         raise Reconnect(f"the server has taken nothing for {SEND_S_MAX:.0f} s") from error
 
 
-def _route(url: str) -> str | None:
-    """The local address that packets to the server would leave from; None without a way there.
-
-    Connecting a datagram socket sends nothing: it only asks the routing table.
-    """
-    parts = urlsplit(url)
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None
-
-
-def _is_away(error: Exception) -> bool:
-    """Whether a handshake failed for want of a server, as while a proxy waits for its restart."""
-    if isinstance(error, websockets.InvalidStatus):
-        return error.response.status_code >= 500
-    return isinstance(error.__cause__, EOFError | OSError)
-
-
 def _monotonic_us() -> int:
     return time.monotonic_ns() // 1000
-
-
-def _why(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer within {OPEN_S_MAX:.0f} s"
-    return str(error) or type(error).__name__
-
-
-def _closed(closed: websockets.ConnectionClosed) -> str:
-    if closed.rcvd is not None:
-        return f"the server closed the connection: {closed.rcvd.reason or closed.rcvd.code}"
-    return "the connection broke"
