@@ -95,6 +95,8 @@ def play(seed: int, options: Options) -> Result:
         result = world.result
         result.violations.append(Violation("sound", f"{type(error).__name__}: {error}"))
         return result
+    finally:
+        world.close()
 
 
 def run(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from syncline.client._core import Core, LeaseLost
 from syncline.client._database import CommitUnknown, Database, Durability
@@ -15,7 +16,8 @@ from syncline.client._engine import ClientEngine, Reconnect
 from syncline.sync import DiskFull, SyncError
 
 from ._clock import Scheduler
-from ._disk import Crash, Disk
+from ._disk import Crash, Disk, MemoryDisk
+from ._file_disk import FileDisk
 from ._network import Wire
 from ._server import SimServer
 from ._watching import Watch
@@ -70,7 +72,9 @@ class Device:
         watched: tuple[str, ...],
         on_fault: Callable[[str], None],
         watch: Watch,
+        folder: Path | None = None,
     ) -> None:
+        """``folder``: where its disk lies as real files; None keeps it in memory."""
         self.name = name
         self._scheduler = scheduler
         self._server = server
@@ -80,7 +84,11 @@ class Device:
         self._watch = watch
         self._on_fault = on_fault
         self.clock = DeviceClock(scheduler)
-        self.disk = Disk(scheduler.random, on_fault)
+        self.disk: Disk[Any] = (
+            MemoryDisk(scheduler.random, on_fault)
+            if folder is None
+            else FileDisk(scheduler.random, on_fault, folder, name)
+        )
         self.core: Core | None = None
         self._engine: ClientEngine | None = None
         self._wire: Wire | None = None
@@ -128,7 +136,10 @@ class Device:
         """The process is gone, with all that it held in memory."""
         self.hang_up()
         if self.core is not None:
-            self.core.database._connection = None
+            lost, self.core.database._connection = self.core.database._connection, None
+            if lost is not None:
+                # What it still does goes to files that nobody opens again: the disk has its image.
+                lost.close()
             self.core = None
         self._restart_later()
 

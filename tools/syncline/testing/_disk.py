@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 CommitFault = Literal[
     "crash before", "crash after", "error before", "error after", "power before", "power after"
@@ -43,7 +43,7 @@ class Armed:
 class SimConnection(sqlite3.Connection):
     """A connection whose commits go through the disk."""
 
-    disk: Disk
+    disk: Disk[Any]
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         if sql == "COMMIT":
@@ -57,29 +57,28 @@ class SimConnection(sqlite3.Connection):
         return super().execute(sql, parameters)
 
 
-class Disk:
-    """One device's disk."""
+_ImageT = TypeVar("_ImageT")
+
+
+class Disk(Generic[_ImageT]):
+    """One device's disk; what it remembers after each commit is an image of all that lies on it."""
 
     def __init__(self, rng: random.Random, on_fault: Callable[[str], None]) -> None:
         self._rng = rng
         self._on_fault = on_fault
-        self._committed: bytes | None = None
-        self._durable: bytes | None = None
+        self._committed: _ImageT | None = None
+        self._durable: _ImageT | None = None
         self._armed: Armed | None = None
         self.full = False
         self.commits = 0
-        self.older: list[bytes] = []
+        self.older: list[_ImageT] = []
 
     def connect(self, path: Path, /) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False, factory=SimConnection
-        )
-        connection.disk = self
-        if self._committed is not None:
-            connection.deserialize(self._committed)
-        else:
-            connection.execute("PRAGMA page_size=512")
-        return connection
+        """Open what survived."""
+        raise NotImplementedError
+
+    def _image(self, connection: SimConnection, *, forced: bool) -> _ImageT:
+        raise NotImplementedError
 
     def commit(self, connection: SimConnection, really: Callable[[], Any]) -> Any:
         """Commit, keep the image, and let an armed fault strike."""
@@ -92,8 +91,8 @@ class Disk:
         if fault is not None and fault.endswith("before"):
             self._strike(fault)
         cursor = really()
-        self._committed = connection.serialize()
         (synchronous,) = sqlite3.Connection.execute(connection, "PRAGMA synchronous").fetchone()
+        self._committed = self._image(connection, forced=synchronous >= 2)
         if synchronous >= 2 or self._durable is None:
             self._durable = self._committed
         if fault is not None:
@@ -146,8 +145,26 @@ class Disk:
         self._committed = self._durable = image
         return changed
 
-    def copy_to(self, other: Disk) -> None:
+    def copy_to(self, other: Disk[_ImageT]) -> None:
         other._committed = other._durable = self._committed
+
+
+class MemoryDisk(Disk[bytes]):
+    """A disk in memory: SQLite's own image of a database that never was a file."""
+
+    def connect(self, path: Path, /) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=SimConnection
+        )
+        connection.disk = self
+        if self._committed is not None:
+            connection.deserialize(self._committed)
+        else:
+            connection.execute("PRAGMA page_size=512")
+        return connection
+
+    def _image(self, connection: SimConnection, *, forced: bool) -> bytes:
+        return connection.serialize()
 
 
 def _sqlite_error(message: str, name: str, code: int) -> sqlite3.OperationalError:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from syncline.server import Principal, Tokens
 from syncline.sync import DiskFull
@@ -28,6 +30,8 @@ ACT_US = 60_000_000
 DRAIN_US = 240_000_000
 CALM_US = 20_000_000
 """Longer than the client's watchdog waits: whoever has nothing to do stays connected."""
+FILES_EVERY = 10
+"""Every so many worlds has real files."""
 STEPS_MAX = 60_000
 
 FAULTS = (
@@ -57,12 +61,17 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a world is made of. ``faults`` None: a mix drawn by the seed; () for none at all."""
+    """What a world is made of.
+
+    ``faults`` None: a mix drawn by the seed; () for none at all. ``files``: whether disks are real
+    files with power cuts that tear them; None for every tenth seed.
+    """
 
     devices: int | None = None
     faults: tuple[str, ...] | None = None
     force: tuple[str, ...] = ()
     writes: int = 40
+    files: bool | None = None
 
 
 @dataclass(slots=True)
@@ -86,6 +95,8 @@ class World:
         self.options = options
         self.scheduler = Scheduler(seed)
         self.result = Result(seed)
+        on_files = seed % FILES_EVERY == 0 if options.files is None else options.files
+        self._folder = TemporaryDirectory(prefix="syncline-world-") if on_files else None
         rng = self.scheduler.random
         self.kinds = self._draw_faults()
         count = options.devices or rng.randint(2, 4)
@@ -136,6 +147,7 @@ class World:
             watched=self.sessions,
             on_fault=self._fault,
             watch=self.watch,
+            folder=None if self._folder is None else Path(self._folder.name),
         )
         device.clock.skew_us = rng.choice((0, 0, 0, -90_000_000, 20_000_000, 45_000_000))
         device.clock.drift_ppm = rng.choice((0, 0, 200, -200))
@@ -183,6 +195,14 @@ class World:
                 self._broken("live", f"{device.name} connects again with nothing to do")
         if not self._is_quiet():
             self._broken("live", self._why_not_quiet(livelock=False))
+
+    def close(self) -> None:
+        """Close what is open, and remove the files."""
+        for device in self.devices:
+            if device.core is not None:
+                device.core.database.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _fault(self, kind: str) -> None:
         self.result.faults[kind] += 1
@@ -362,6 +382,8 @@ class World:
             device.disk.disarm()
             device.partitioned_until = 0
             device.clock.freeze(False)
+            if device.wire is not None:
+                device.wire.lose_up, device.wire.double = False, 0
             # Nothing but a half-open wire needs help: what is late comes, what was lost is missed.
             if device.wire is not None and device.wire.is_muted:
                 device.wire.cut("the faults have ended")
