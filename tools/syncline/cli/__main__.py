@@ -14,7 +14,7 @@ import click
 
 from syncline.sync import SyncError
 
-from . import _demo, _inspect, _replay, _serve, _simulate, _sync, _verify, _write
+from . import _demo, _inspect, _record, _replay, _serve, _simulate, _sync, _teeth, _verify, _write
 
 INTERRUPTED = 130
 
@@ -51,8 +51,10 @@ for _command in (
     _inspect.conflicts,
     _verify.verify,
     _demo.demo,
+    _record.record,
     _replay.replay,
     _simulate.simulate,
+    _teeth.teeth,
 ):
     cli.add_command(_command)
 

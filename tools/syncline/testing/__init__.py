@@ -15,19 +15,24 @@ if TYPE_CHECKING:
     from ._histories import History, Sync, Write
     from ._link import Cut, Message, Proxy, Way
     from ._playing import Played, play_history
+    from ._record import Recording, record
     from ._resolver import Resolver, WrongResolver, check_resolver
+    from ._teeth import Bite, Planted, bite, planted_faults
     from ._world import FAULTS, Options, Result, World
 
 __all__ = [
+    "Bite",
     "Campaign",
     "Cut",
     "FAULTS",
     "Failure",
     "History",
     "Message",
-    "Played",
     "Options",
+    "Planted",
+    "Played",
     "Proxy",
+    "Recording",
     "Resolver",
     "Result",
     "StoreContract",
@@ -37,9 +42,12 @@ __all__ = [
     "World",
     "Write",
     "WrongResolver",
+    "bite",
     "check_resolver",
+    "planted_faults",
     "play",
     "play_history",
+    "record",
     "run",
     "shrink",
 ]
@@ -51,7 +59,9 @@ _NAMES_BY_MODULE = {
     "_histories": ("History", "Sync", "Write"),
     "_link": ("Cut", "Message", "Proxy", "Way"),
     "_playing": ("Played", "play_history"),
+    "_record": ("Recording", "record"),
     "_resolver": ("Resolver", "WrongResolver", "check_resolver"),
+    "_teeth": ("Bite", "Planted", "bite", "planted_faults"),
     "_world": ("FAULTS", "Options", "Result", "World"),
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

@@ -1,0 +1,197 @@
+"""Teeth: faults planted on purpose, to see that the simulator and the suite bite.
+
+Each fault is one line of the product changed in a copy of the tree; the copy is then hunted through
+by the layers, the fastest first: worlds of the simulator up to the first that breaks a promise, and
+for what survives all of them, the tests beside the changed code. What survives both is a hole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal
+
+from syncline.sync import LocalError
+
+SOURCES = ("client", "server", "sync", "tools")
+COPIED = (*SOURCES, "tests", "docs", "pyproject.toml", "README.md")
+HANG_S = 900.0
+"""A layer that takes longer hangs, which is a way to notice a fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One fault: where ``old`` (which occurs there once) becomes ``new``, and what that breaks.
+
+    ``tests`` are those to ask when the simulator sees nothing; ``survives`` says why nothing can.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    breaks: str
+    tests: str = ""
+    survives: str = ""
+
+    @property
+    def suite(self) -> str:
+        """The tests beside the changed code."""
+        return self.tests or "tests/" + self.file.split("/", 1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Bite:
+    """What became of a planted fault. ``layer`` None: nothing saw it. ``seeds`` were played."""
+
+    fault: Planted
+    layer: Literal["simulator", "suite"] | None
+    seeds: int
+    how: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.fault.name,
+            "file": self.fault.file,
+            "caught_by": self.layer,
+            "seeds": self.seeds,
+            "how": self.how,
+        }
+
+
+def planted_faults() -> tuple[Planted, ...]:
+    """The list, in its order."""
+    with open(Path(__file__).with_name("planted.toml"), "rb") as file:
+        return tuple(Planted(**row) for row in tomllib.load(file)["fault"])
+
+
+def checkout() -> Path:
+    """The root of the source tree that this module runs from. Raises LocalError (3100)."""
+    root = Path(__file__).resolve().parents[3]
+    if not all((root / name).exists() for name in COPIED):
+        raise LocalError(f"planting faults works from a checkout of the sources; {root} is none")
+    return root
+
+
+def planted(text: str, fault: Planted) -> str:
+    """The text of the file with the fault in it. Raises LocalError (3100) when it does not fit."""
+    count = text.count(fault.old)
+    if count != 1:
+        raise LocalError(f"{fault.name}: its old text occurs {count} times in {fault.file}")
+    return text.replace(fault.old, fault.new)
+
+
+def bite(
+    faults: Iterable[Planted],
+    seeds: int,
+    *,
+    processes: int | None = None,
+    progress: Callable[[Bite], None] = lambda bite: None,
+) -> list[Bite]:
+    """Plant each fault by itself and look who notices it, some at a time."""
+    with _copies(processes or os.cpu_count() or 1) as copies:
+
+        def one(fault: Planted) -> Bite:
+            copy = copies.get()
+            try:
+                found = _bite(copy, fault, seeds)
+            finally:
+                copies.put(copy)
+            progress(found)
+            return found
+
+        with ThreadPoolExecutor(copies.qsize()) as pool:
+            return list(pool.map(one, faults))
+
+
+@contextmanager
+def _copies(count: int) -> Iterator[SimpleQueue[Path]]:
+    """Copies of the checkout, each for one fault at a time."""
+    root = checkout()
+    with tempfile.TemporaryDirectory(prefix="syncline-teeth-") as folder:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for place in range(count):
+            copy = Path(folder, str(place))
+            copy.mkdir()
+            for name in COPIED:
+                if (root / name).is_dir():
+                    shutil.copytree(
+                        root / name, copy / name, ignore=shutil.ignore_patterns("__pycache__")
+                    )
+                else:
+                    shutil.copy2(root / name, copy / name)
+            copies.put(copy)
+        yield copies
+
+
+def _bite(copy: Path, fault: Planted, seeds: int) -> Bite:
+    file = copy / fault.file
+    sound = file.read_text(encoding="utf-8")
+    file.write_text(planted(sound, fault), encoding="utf-8")
+    try:
+        played, how = _simulator(copy, seeds)
+        if how is not None:
+            return Bite(fault, "simulator", played, how)
+        failed = _suite(copy, fault.suite)
+        return Bite(fault, None if failed is None else "suite", played, failed or "")
+    finally:
+        file.write_text(sound, encoding="utf-8")
+
+
+def _simulator(copy: Path, seeds: int) -> tuple[int, str | None]:
+    """The seeds played, and the promise that the last of them broke, if it did."""
+    code, out = _python(copy, "-m", "syncline.testing._hunt", str(seeds))
+    if code is None:
+        return seeds, "live: it hangs"
+    if code != 0:
+        return 0, "sound: " + (out.strip().splitlines() or ["it does not start"])[-1]
+    found = json.loads(out.splitlines()[-1])
+    promise, story = found["promise"], found["story"]
+    return found["seeds"], None if promise is None else f"{promise}: {story}"
+
+
+def _suite(copy: Path, tests: str) -> str | None:
+    """The first test that fails; None when all pass."""
+    options = ("-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider")
+    code, out = _python(copy, "-m", "pytest", *options, *tests.split())
+    if code is None:
+        return "it hangs"
+    if code == 0:
+        return None
+    failed = [line for line in out.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0] if failed else (out.strip().splitlines() or ["pytest fails"])[-1]
+
+
+def _python(copy: Path, *args: str) -> tuple[int | None, str]:
+    """Run Python on the copy: its exit code (None: it took too long) and what it said."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(copy / name) for name in SOURCES),
+        # Two texts of a file within one second and of one length would share their bytecode.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, *args],
+            cwd=copy,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=HANG_S,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        return None, ""
+    return done.returncode, done.stdout
