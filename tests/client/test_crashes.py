@@ -136,9 +136,17 @@ def test_a_file_that_cannot_be_read_back_after_a_commit_is_an_unknown_write_and_
     def gone(path: Path, /) -> sqlite3.Connection:
         raise sqlite3.OperationalError("unable to open database file")
 
+    works = replica._core.database._factory
     replica._core.database._factory = gone
     with pytest.raises(WriteUnknown):
         session.put("n", "r", {"x": 2})
+    with pytest.raises(sqlite3.OperationalError):
+        session.get("n", "r")
+    # Once the file is back, the same replica goes on with what is in it.
+    replica._core.database._factory = works
+    assert session.get("n", "r") == {"x": 2}
+    session.put("n", "q", {})
+    assert [op.n for op in session.pending()] == [1, 2, 3]
     replica.close()
     with Replica(folder / "ann") as again:
         assert again.session("s").get("n", "r") == {"x": 2}

@@ -91,6 +91,7 @@ class Database:
         self.before_read: Callable[[], None] | None = None
         self._commits = 0
         self._connection: sqlite3.Connection | None = None
+        self._closed = False
         self._file_lock: IO[Any] | None = None
         self._on_disk = on_disk
         self.guarded = on_disk and wal_reset_fault(sqlite3.sqlite_version_info)
@@ -131,6 +132,7 @@ class Database:
     def close(self) -> None:
         """Checkpoint and close. Safe to call twice."""
         with self.lock:
+            self._closed = True
             if self._connection is not None:
                 with self._exclusive():
                     self._connection.close()
@@ -144,8 +146,11 @@ class Database:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        if self._connection is None:
+        if self._closed:
             raise LocalError(f"the replica {self.path} is closed")
+        if self._connection is None:
+            self._open()  # A commit did not answer, and the file could not be read back then.
+        assert self._connection is not None
         return self._connection
 
     def reader(self) -> sqlite3.Connection:
@@ -190,8 +195,8 @@ class Database:
                 finally:
                     self._depth -= 1
                 return
+            connection = self.connection
             with self._exclusive(), _explained(self.path):
-                connection = self.connection
                 connection.execute("BEGIN IMMEDIATE")
                 self._depth, self._doomed = 1, False
                 try:
