@@ -48,7 +48,7 @@ def status(file: str, as_json: bool) -> None:
     """
     out = Output(as_json)
     with open_data(file) as data:
-        whole = {"file": file, "kind": data.kind, **data.identity()}
+        whole = {"file": file, "kind": data.kind, **data.identity(), **data.library()}
         whole |= {key: when(whole[key]) for key in ("since", "synced_at") if key in whole}
         rows = [_status_row(data, session) for session in data.sessions()]
     if as_json:

@@ -26,6 +26,7 @@ from syncline.sync import (
     Record,
     decode_conflict,
     unpack,
+    wal_reset_fault,
 )
 
 FORMAT = 1
@@ -73,6 +74,19 @@ class DataReader:
             "url": link.get("url"),
             "since": link.get("since"),
             "synced_at": values.get("synced_at"),
+        }
+
+    def library(self) -> dict[str, Any]:
+        """The SQLite that reads here, and how the file is kept.
+
+        ``wal_guard``: whether this library has the WAL-reset fault, so that replicas on it take one
+        more lock around every commit (see docs/architecture.md).
+        """
+        (journal,) = self._db.execute("PRAGMA journal_mode").fetchone()
+        return {
+            "sqlite": sqlite3.sqlite_version,
+            "journal_mode": journal,
+            "wal_guard": wal_reset_fault(sqlite3.sqlite_version_info),
         }
 
     def sessions(self, only: str | None = None) -> list[SessionInfo]:
