@@ -22,6 +22,7 @@ from syncline.sync import (
     Resolve,
     Stamp,
     pack,
+    same,
     unpack,
 )
 
@@ -252,11 +253,16 @@ def check_nothing_lost(
 
 
 def _overwritten_knowingly(group: Sequence[Write], write: Write, name: str) -> bool:
+    assert not isinstance(write.change, Delete)
+    value = write.change.fields[name]
     for other in group:
-        seen = other.change.context.get(write.stamp.client, 0) >= write.stamp.n
-        if not seen or other.stamp <= write.stamp:
+        if other.stamp <= write.stamp:
             continue
-        if isinstance(other.change, (Put, Delete)) or name in other.change.fields:
+        fields = {} if isinstance(other.change, Delete) else other.change.fields
+        if name in fields and same(fields[name], value):
+            return True  # An equal value stands in its place, and its own fate is looked at.
+        seen = other.change.context.get(write.stamp.client, 0) >= write.stamp.n
+        if seen and (isinstance(other.change, (Put, Delete)) or name in fields):
             return True
     return False
 
