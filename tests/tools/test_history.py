@@ -57,7 +57,7 @@ BROKEN = {
     ),
     '{"do": "write", "device": "d1", "at": 1, "changes": []}': r"changes: List should have .*",
     '{"do": "write", "device": "d1", "at": 1, "changes": [["delete", "a"], ["move", "a"]]}': (
-        r'changes\.1: it is neither \["put", id, \{fields\}\] nor \["delete", id\]'
+        r'changes\.1: it is none of \["put", id, \{fields\}\], \["patch", .*'
     ),
     '{"do": "write", "device": "d1", "at": 1, "changes": [["put", "", {}]]}': (
         r"changes\.0: record id must not be empty"

@@ -6,16 +6,19 @@ replica file per device and a real connection for each sync, and leaves closed f
 """
 
 from ._check import Result, check
-from ._history import Delete, History, Put, Sync, Write, read_history
+from ._history import Delete, Event, History, Patch, Put, Resolve, Sync, Write, read_history
 from ._player import Durability, Played, play
 from ._process import ServerProcess
 
 __all__ = [
     "Delete",
     "Durability",
+    "Event",
     "History",
+    "Patch",
     "Played",
     "Put",
+    "Resolve",
     "Result",
     "ServerProcess",
     "Sync",

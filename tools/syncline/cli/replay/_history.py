@@ -10,7 +10,11 @@ Then, in the order of play, one of
      "changes": [["put", "path", {fields}], ["delete", "path"]]}
     {"do": "sync", "device": "d3"}
 
-``at`` is what the device's clock said, in milliseconds since the Unix epoch. Every error names the
+``at`` is what the device's clock said, in milliseconds since the Unix epoch; ``stamps``, where
+``at`` is not exact, the time of each change in microseconds. There are also ``["patch", id,
+{fields}]``, ``["event", type, {payload}]`` and ``["resolve", conflict id]``; the collection of a
+record is ``files`` unless its change names one as its last item, and bytes are ``{"$bytes": hex}``.
+``syncline record`` writes such files from real ones. Every error names the
 line and says what is wrong with it.
 """
 
@@ -22,9 +26,17 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from syncline.sync import (
     NUMBER_MAX,
@@ -35,8 +47,10 @@ from syncline.sync import (
     Refused,
     TooLarge,
     Value,
+    check_collection,
     check_fields,
     check_id,
+    check_name,
     check_record_id,
     pack,
 )
@@ -44,6 +58,14 @@ from syncline.sync import (
 LINE_BYTES_MAX = OP_BYTES_MAX
 """A line is one op: what is longer could not be written anyhow."""
 AT_MS_MAX = NUMBER_MAX // 1000
+COLLECTION = "files"
+FORMS = (
+    '["put", id, {fields}]',
+    '["patch", id, {fields}]',
+    '["delete", id]',
+    '["event", type, {payload}]',
+    '["resolve", conflict id]',
+)
 
 _GZIP = b"\x1f\x8b"
 _T = TypeVar("_T")
@@ -54,23 +76,77 @@ class Put(NamedTuple):
 
     id: str
     fields: dict[str, Value]
+    collection: str = COLLECTION
+
+
+class Patch(NamedTuple):
+    """Some fields of the record ``id`` are written."""
+
+    id: str
+    fields: dict[str, Value]
+    collection: str = COLLECTION
 
 
 class Delete(NamedTuple):
     """The record ``id`` is deleted."""
 
     id: str
+    collection: str = COLLECTION
 
 
-def _read_change(row: Any) -> Put | Delete:
+class Event(NamedTuple):
+    """Something happened."""
+
+    type: str
+    payload: dict[str, Value]
+
+
+class Resolve(NamedTuple):
+    """The conflict is closed; a value that was put back is a change of its own."""
+
+    conflict_id: str
+
+
+Change = Put | Patch | Delete | Event | Resolve
+
+
+def _read_change(row: Any) -> Change:
     match row:
-        case ["put", id_, dict(fields)]:
-            change: Put | Delete = Put(_checked(check_record_id, id_), fields)
-            _checked(_check_fields, fields)
-            return change
-        case ["delete", id_]:
-            return Delete(_checked(check_record_id, id_))
-    raise ValueError('it is neither ["put", id, {fields}] nor ["delete", id]')
+        case [("put" | "patch") as kind, id_, dict(fields), *named] if len(named) < 2:
+            _checked(check_record_id, id_)
+            read = _read_fields(fields)
+            collection = _read_collection(named)
+            return Put(id_, read, collection) if kind == "put" else Patch(id_, read, collection)
+        case ["delete", id_, *named] if len(named) < 2:
+            return Delete(_checked(check_record_id, id_), _read_collection(named))
+        case ["event", type_, dict(payload)]:
+            return Event(
+                _checked(lambda name: check_name(name, "event type"), type_), _read_fields(payload)
+            )
+        case ["resolve", str(conflict)]:
+            return Resolve(conflict)
+    raise ValueError(f"it is none of {', '.join(FORMS)}")
+
+
+def _read_collection(named: list[Any]) -> str:
+    return _checked(check_collection, named[0]) if named else COLLECTION
+
+
+def _read_fields(fields: dict[str, Any]) -> dict[str, Value]:
+    read = {name: _read_value(value) for name, value in fields.items()}
+    _checked(_check_fields, read)
+    return read
+
+
+def _read_value(value: Any) -> Value:
+    match value:
+        case {"$bytes": str(text), **rest} if not rest:
+            return bytes.fromhex(text)
+        case dict():
+            return {name: _read_value(inner) for name, inner in value.items()}
+        case list():
+            return [_read_value(inner) for inner in value]
+    return value
 
 
 def _check_fields(fields: Any) -> None:
@@ -113,9 +189,20 @@ class Write(_Line):
     do: Literal["write"]
     device: _Device
     at: Annotated[int, Field(ge=0, le=AT_MS_MAX)]
-    changes: Annotated[
-        list[Annotated[Put | Delete, PlainValidator(_read_change)]], Field(min_length=1)
-    ]
+    changes: Annotated[list[Annotated[Change, PlainValidator(_read_change)]], Field(min_length=1)]
+    stamps: list[Annotated[int, Field(ge=0, lt=NUMBER_MAX)]] | None = None
+
+    @model_validator(mode="after")
+    def _one_stamp_each(self) -> Self:
+        if self.stamps is not None and len(self.stamps) != len(self.changes):
+            raise ValueError("there is one stamp for each change, or none")
+        return self
+
+    @property
+    def dated(self) -> Iterator[tuple[Change, int]]:
+        """Each change with its time in microseconds."""
+        stamps = self.stamps or [self.at * 1000] * len(self.changes)
+        return zip(self.changes, stamps, strict=True)
 
 
 class Sync(_Line):
@@ -159,7 +246,14 @@ def read_history(path: str | os.PathLike[str]) -> History:
     )
     found = {
         "devices": len(history.devices),
-        "records": len({change.id for write in writes for change in write.changes}),
+        "records": len(
+            {
+                (change.collection, change.id)
+                for write in writes
+                for change in write.changes
+                if isinstance(change, Put | Patch | Delete)
+            }
+        ),
         "writes": history.writes,
         "changes": history.changes,
         "syncs": history.syncs,

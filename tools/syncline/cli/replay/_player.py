@@ -19,12 +19,11 @@ from typing import Literal
 from syncline.client import Replica, Session
 from syncline.sync import BadPeer, TimedOut, Unreachable
 
-from ._history import Delete, History, Sync, Write
+from ._history import Delete, Event, History, Patch, Put, Resolve, Sync, Write
 from ._process import ServerProcess
 from ._proxy import CuttingProxy
 
 SESSION = "replay"
-COLLECTION = "files"
 SYNC_S_MAX = 120.0
 
 Durability = Literal["full", "normal"]
@@ -105,7 +104,7 @@ class _Stage:
             self._wait(step.device)
             match step:
                 case Write():
-                    _write(self._sessions[step.device], step)
+                    _write(self._sessions[step.device], step.device, step)
                     self._unsent[step.device] = None
                     self._progress()
                 case Sync():
@@ -147,11 +146,23 @@ class _Stage:
         return 0 if self._proxy is None else self._proxy.cuts
 
 
-def _write(session: Session, step: Write) -> None:
-    at = step.at * 1000
+def _write(session: Session, client: str, step: Write) -> None:
     with session.transaction():
-        for change in step.changes:
-            if isinstance(change, Delete):
-                session.delete(COLLECTION, change.id, updated_at=at)
-            else:
-                session.put(COLLECTION, change.id, change.fields, updated_at=at)
+        for change, at in step.dated:
+            match change:
+                case Put(id_, fields, collection):
+                    session.put(collection, id_, fields, updated_at=at)
+                case Patch(id_, fields, collection):
+                    session.patch(collection, id_, fields, updated_at=at)
+                case Delete(id_, collection):
+                    session.delete(collection, id_, updated_at=at)
+                case Event(type_, payload):
+                    session.append(type_, payload, updated_at=at)
+                case Resolve(conflict_id):
+                    _close(session, client, conflict_id)
+
+
+def _close(session: Session, client: str, conflict_id: str) -> None:
+    """Keep what stands: the side of the conflict that is not the loser's."""
+    loser = next((c.loser.client for c in session.conflicts() if c.id == conflict_id), None)
+    session.resolve_conflict(conflict_id, "remote" if loser == client else "local")
