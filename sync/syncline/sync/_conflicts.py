@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ._changes import Dot, Resolve, Stamp, decode_stamp, is_number
 from ._entries import AcceptedChange, conflict_id
-from ._errors import MalformedFrame
+from ._errors import InvalidValue, MalformedFrame
 from ._records import Lost
-from ._values import Value, pack, unpack
+from ._values import Value, check_decoded, pack, unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,9 @@ def decode_conflict(data: bytes) -> Conflict | Closed:
         ]:
             try:
                 stamps = decode_stamp(loser), decode_stamp(winner)
-            except (TypeError, ValueError) as error:
-                raise MalformedFrame("a conflict's stamp has the wrong shape") from error
+                check_decoded([value])
+            except (TypeError, ValueError, InvalidValue) as error:
+                raise MalformedFrame("a conflict's stamp or value has the wrong shape") from error
             return Conflict(id_, collection, record_id, field, value, *stamps)
     raise MalformedFrame("a conflict has the wrong shape")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ._changes import Dot, Stamp, decode_stamp
-from ._errors import MalformedFrame
-from ._values import Value, canonical, pack, unpack
-from ._vectors import VersionVector, clip, covers, merge, serialise
+from ._errors import InvalidValue, MalformedFrame
+from ._values import Value, canonical, check_decoded, pack, unpack
+from ._vectors import VersionVector, clip, covers, is_vector, merge, serialise
 
 
 class Record(NamedTuple):
@@ -54,8 +54,11 @@ class Record(NamedTuple):
         """The record of its canonical bytes. Raises MalformedFrame (3001)."""
         try:
             vector, alive, life_row, floor_row, fields, apart = unpack(data)
-            if not type(vector) is type(fields) is type(apart) is dict or type(alive) is not bool:
-                raise TypeError("a record's vector, fields and stamps are maps")
+            if not type(fields) is type(apart) is dict or type(alive) is not bool:
+                raise TypeError("a record's fields and stamps are maps")
+            if not is_vector(vector) or not all(type(name) is str for name in fields):
+                raise TypeError("a record has a vector, and names for its fields")
+            check_decoded(fields.values())
             life = decode_stamp(life_row)
             floor = (
                 life
@@ -69,7 +72,7 @@ class Record(NamedTuple):
                 if apart
                 else dict.fromkeys(fields, life)
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, InvalidValue) as error:
             raise MalformedFrame("a record's state has the wrong shape") from error
         return Record(fields, stamps, floor, alive, life, vector)
 

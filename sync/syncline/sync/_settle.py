@@ -17,11 +17,11 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ._changes import Delete, Dot, Patch, Put, RecordChange, Stamp, decode_stamp
-from ._errors import MalformedFrame, StaleStamp, UnknownRecord
+from ._errors import InvalidValue, MalformedFrame, StaleStamp, UnknownRecord
 from ._names import HEADER_COLLECTION
 from ._records import LIFE, Lost, Record, join_dot, losing_stamps
-from ._values import Value, same
-from ._vectors import VersionVector, covers, serialise
+from ._values import Value, check_decoded, same
+from ._vectors import VersionVector, covers, is_vector, serialise
 
 
 class Outcome(IntEnum):
@@ -69,8 +69,13 @@ class Effect:
             return None
         try:
             outcome, sets, drops, floor, alive, vector, lost = row
-            if not type(sets) is type(vector) is dict or not type(drops) is type(lost) is list:
-                raise TypeError("an effect's sets and vector are maps, drops and lost are lists")
+            if type(sets) is not dict or not type(drops) is type(lost) is list:
+                raise TypeError("an effect's sets are a map, drops and lost are lists")
+            names = [*sets, *drops, *(row[0] for row in lost)]
+            if not is_vector(vector) or not all(type(name) is str for name in names):
+                raise TypeError("an effect has a vector, and names for its fields")
+            check_decoded(sets.values())
+            check_decoded(row[1] for row in lost)
             if type(outcome) is not int or type(floor) is not bool:
                 raise TypeError("an effect's outcome is an integer, its floor a bool")
             if alive is not None and type(alive) is not bool:
@@ -84,7 +89,7 @@ class Effect:
                 vector,
                 tuple(Lost(f, v, decode_stamp(a), decode_stamp(b)) for f, v, a, b in lost),
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, LookupError, InvalidValue) as error:
             raise MalformedFrame("an entry's effect has the wrong shape") from error
 
 

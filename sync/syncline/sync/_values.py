@@ -8,7 +8,7 @@ type, so nothing is coerced: a tuple, an int subclass or a NaN is refused with i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgpack
@@ -69,6 +69,19 @@ def check_value(value: object, path: str = "", depth: int = 1) -> None:
             f"is of type {kind.__name__}; allowed are None, bool, int, float, str, bytes, "
             "list and dict",
         )
+
+
+_SHALLOW = frozenset({str, int, bool, bytes, type(None)})
+
+
+def check_decoded(values: Iterable[object]) -> None:
+    """Raises InvalidValue (3019) for what the decoder lets through and nothing here can handle.
+
+    For values of records and entries, which were checked when they were written.
+    """
+    for value in values:
+        if type(value) not in _SHALLOW:
+            check_value(value)
 
 
 def _check_inner(value: Any, path: str, depth: int) -> None:

@@ -85,6 +85,13 @@ def validate(value: object) -> dict[str, int]:
     return value
 
 
+def is_vector(value: object) -> bool:
+    """Whether ``value`` has the form of a vector; for those that were validated when written."""
+    return type(value) is dict and all(
+        type(client) is str and type(n) is int for client, n in value.items()
+    )
+
+
 def serialise(vector: VersionVector) -> dict[str, int]:
     """The canonical form: clients in the order of their names."""
     return dict(sorted(vector.items())) if len(vector) > 1 else dict(vector)
