@@ -110,7 +110,7 @@ class _Subject:
 
     def __init__(self, resolver: Resolver, model: type[BaseModel] | None) -> None:
         self._resolver = resolver
-        self._model = model
+        self.model = model
 
     def __call__(self, a: Record, b: Record) -> Record:
         """What the resolver makes of copies of them. Raises _Failed when that is no state."""
@@ -130,14 +130,14 @@ class _Subject:
             check_fields(record.fields)
         except InvalidValue as error:
             raise _Failed(f"returns what no field may hold: {error.reason}") from error
-        if self._model is not None and record.visible is not None:
+        if self.model is not None and record.visible is not None:
             try:
-                self._model.model_validate(record.visible)
+                self.model.model_validate(record.visible)
             except ValidationError as error:
                 first = error.errors(include_url=False, include_input=False)[0]
                 where = ".".join(map(str, first["loc"])) or "the whole"
                 raise _Failed(
-                    f"returns {_shown(record)}, which is no {self._model.__name__}:"
+                    f"returns {_shown(record)}, which is no {self.model.__name__}:"
                     f" {where}: {first['msg']}"
                 ) from error
         return record
@@ -301,8 +301,7 @@ def _draw_states(
     draw: Draw, fields: st.SearchStrategy[dict[str, Value]], subject: _Subject
 ) -> tuple[_State, _State, _State]:
     """Three states of one record, each that of a device which wrote and heard of others."""
-    # Few different values: equal ones meet, and a counterexample shrinks fast.
-    pool = st.sampled_from(draw(st.lists(fields, min_size=1, max_size=len(DEVICES))))
+    pool = st.sampled_from(_draw_pool(draw, fields, subject.model))
     states: dict[str, _State] = {}
     numbers = dict.fromkeys(DEVICES, 0)
     at_base = draw(st.booleans())
@@ -320,6 +319,29 @@ def _draw_states(
         other = draw(st.sampled_from([one for one in DEVICES if one != name]))
         states[name] = _heard(subject, states[name], states[other])
     return states[DEVICES[0]], states[DEVICES[1]], states[DEVICES[2]]
+
+
+def _draw_pool(
+    draw: Draw, fields: st.SearchStrategy[dict[str, Value]], model: type[BaseModel] | None
+) -> list[dict[str, Value]]:
+    """Few records that are equal in part: so equal values meet, and a story shrinks fast."""
+    first, *others = draw(st.lists(fields, min_size=1, max_size=len(DEVICES)))
+    pool = [first]
+    for drawn in others:
+        mixed = {
+            name: first.get(name, drawn[name]) if draw(st.booleans()) else drawn[name]
+            for name in drawn
+        }
+        pool.append(mixed if model is None or _is_one(model, mixed) else drawn)
+    return pool
+
+
+def _is_one(model: type[BaseModel], fields: dict[str, Value]) -> bool:
+    try:
+        model.model_validate(fields)
+    except ValidationError:
+        return False
+    return True
 
 
 def _written(
