@@ -7,6 +7,7 @@ import random
 import tracemalloc
 from pathlib import Path
 
+import msgpack
 import pytest
 from benchmarks.fuzz import main
 from tests.client.wire import Wire
@@ -21,13 +22,17 @@ from syncline.sync import (
     NUMBER_MAX,
     Common,
     Compare,
+    Effect,
     InvalidValue,
+    MalformedFrame,
     Put,
     Record,
     SessionItem,
     Sessions,
+    SnapshotPage,
     Stamp,
     SyncError,
+    decode_conflict,
     decode_to_client,
     encode_body,
     encode_frame,
@@ -131,6 +136,64 @@ def test_a_stamp_of_more_than_63_bits_is_in_no_record(stamp: list[object]) -> No
     state = hostile.pack([{"ann": 1}, True, stamp, True, {"a": 1}, {}])
     with pytest.raises(SyncError, match="shape"):
         Record.decode(state)
+
+
+DEEP: list[object] = []
+for _ in range(300):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "value", [DEEP, float("nan"), msgpack.Timestamp(1)], ids=["deep", "nan", "timestamp"]
+)
+def test_a_value_that_nobody_may_write_is_in_no_record_conflict_or_effect(value: object) -> None:
+    stamp = [1, "ann", 1]
+    state = hostile.pack([{"ann": 1}, True, stamp, True, {"a": value}, {}])
+    conflict = hostile.pack(["c1", "notes", "r1", "a", value, stamp, stamp])
+    for decode, data in ((Record.decode, state), (decode_conflict, conflict)):
+        with pytest.raises(MalformedFrame, match="shape"):
+            decode(data)
+    for sets, lost in (({"a": value}, []), ({}, [["a", value, stamp, stamp]])):
+        with pytest.raises(MalformedFrame, match="shape"):
+            Effect.decode([0, sets, [], False, True, {"ann": 1}, lost])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [0, {b"a": 1}, [], False, True, {"ann": 1}, []],
+        [0, {}, [["a"]], False, True, {"ann": 1}, []],
+        [0, {}, [], False, True, {b"ann": 1}, []],
+        [0, {}, [], False, True, {"ann": None}, []],
+        [0, {}, [], False, True, {}, [[]]],
+        [0, {}, [], False, True, {}, [[1, 1, [1, "ann", 1], [1, "ann", 1]]]],
+    ],
+)
+def test_names_that_are_no_text_and_vectors_that_are_none_are_in_no_effect(row: object) -> None:
+    with pytest.raises(MalformedFrame, match="shape"):
+        Effect.decode(row)
+
+
+def test_a_row_of_a_bootstrap_is_not_newer_than_its_head(tmp_path: Path) -> None:
+    wire = Wire(folder=tmp_path, bootstrap_entries_min=1)
+    ann, bob = wire.open("ann"), wire.open("bob")
+    for n in range(4):
+        ann.session("s1").put("notes", "r1", {"n": n})
+    wire.sync(ann)
+    line = wire.connect(bob)
+    while not any(isinstance(frame, SnapshotPage) for frame in line.waiting()):
+        if line.to_server:
+            line.send_one()
+        else:
+            line.receive_one()
+    (page,) = (frame for frame in line.waiting() if isinstance(frame, SnapshotPage))
+    ((collection, id_, seq, state),) = page.rows
+    assert seq == page.seq == 4
+    line.receive(page.model_copy(update={"rows": ((collection, id_, 5, state),)}))
+    assert "a bootstrap's row has seq 5, its head is 4" in str(line.ended)
+    wire.sync(bob)
+    assert bob.session("s1").get("notes", "r1") == {"n": 3}
+    wire.close()
 
 
 def test_a_record_stamped_at_the_end_of_time_is_a_clear_error_to_whoever_edits_it(

@@ -64,6 +64,9 @@ def apply_page(
     rows = []
     for collection, id_, seq, state in page.rows:
         record = Record.decode(state)
+        if seq > page.seq:
+            # Its entries would be skipped, as if the row had them already.
+            raise MalformedFrame(f"a bootstrap's row has seq {seq}, its head is {page.seq}")
         rows.append((boot.gen, collection, id_, record.alive, seq, state, None))
         if collection != HEADER_COLLECTION:
             applied.fields.setdefault(collection, set()).update(record.fields)
