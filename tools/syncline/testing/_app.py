@@ -5,7 +5,7 @@ own, so that a checker can tell where it went.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from syncline.client._core import Core
@@ -24,7 +24,21 @@ from syncline.sync import (
 COLLECTIONS = ("notes", "tasks")
 RECORDS = 5
 GHOSTS = "ghosts"
-"""A collection of which no record was ever put."""
+"""A collection for what no honest app would write."""
+COARSE_US = 20_000_000
+ACTIONS = {
+    "put": 6,
+    "patch": 8,
+    "delete": 3,
+    "event": 2,
+    "transaction": 4,
+    "batch": 1,
+    "resolve": 2,
+    "ghost": 1,
+    "stale": 1,
+    "label": 1,
+}
+"""What a person does, and how often."""
 FIELDS = ("title", "body", "done", "rank")
 
 
@@ -55,20 +69,7 @@ class App:
         session = Session(core, self.rng.choice(self.sessions))
         self.touched.add(session.id)
         core.ensure_session(session.id)
-        kind = self.rng.choices(
-            (
-                "put",
-                "patch",
-                "delete",
-                "event",
-                "transaction",
-                "batch",
-                "resolve",
-                "ghost",
-                "label",
-            ),
-            weights=(6, 8, 2, 3, 4, 1, 2, 1, 1),
-        )[0]
+        kind = self.rng.choices(tuple(ACTIONS), weights=tuple(ACTIONS.values()))[0]
         before = self.count
         try:
             receipts = getattr(self, f"_{kind}")(core, session)
@@ -98,11 +99,15 @@ class App:
     def _label(self, core: Core, session: Session) -> list[Any]:
         return [session.patch(HEADER_COLLECTION, HEADER_ID, {"label": self._next_value()})]
 
+    def _when(self, core: Core) -> int | None:
+        """Now and then a time as an import has it: so coarse that devices have the same."""
+        return core.now // COARSE_US * COARSE_US if self.rng.random() < 0.3 else None
+
     def _put(self, core: Core, session: Session) -> list[Any]:
-        return [session.put(*self._key(), self._fields())]
+        return [session.put(*self._key(), self._fields(), updated_at=self._when(core))]
 
     def _patch(self, core: Core, session: Session) -> list[Any]:
-        return [session.patch(*self._key(), self._fields())]
+        return [session.patch(*self._key(), self._fields(), updated_at=self._when(core))]
 
     def _delete(self, core: Core, session: Session) -> list[Any]:
         return [session.delete(*self._key())]
@@ -134,11 +139,26 @@ class App:
         """An app with a bug that gets past the local checks: the server has to refuse its op."""
         with core.op(session.id) as op:
             change = Patch(GHOSTS, f"g{self.count}", {}, self._fields())
-            _force(op, change)
+            for conflict in session.conflicts()[:1] if self.rng.random() < 0.5 else ():
+                op.resolve(conflict.id, "remote")
+            _force(op, change, 0)
             receipt = session._receipt(op)
         return [receipt]
 
+    def _stale(self, core: Core, session: Session) -> list[Any]:
+        """Another such app: it writes below what it has seen, and has to stamp that again."""
+        with core.batch():
+            receipts = [session.put(GHOSTS, self.device, self._fields())]
+            with core.op(session.id) as op:
+                context = op._open(GHOSTS, self.device)[1]
+                _force(op, Patch(GHOSTS, self.device, context, self._fields()), -5)
+                receipts.append(session._receipt(op))
+        return receipts
 
-def _force(op: OpWriter, change: Put | Patch | Delete) -> None:
+
+def _force(op: OpWriter, change: Put | Patch | Delete, by_us: int) -> None:
+    """Write without the local checks, with a stamp that is moved by so much."""
     row, _ = op._open(change.collection, change.id)
     op._keep(row, change, None)
+    key = (change.collection, change.id)
+    op._drafts[key] = replace(op._drafts[key], at=op._drafts[key].at + by_us)

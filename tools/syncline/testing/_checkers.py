@@ -150,6 +150,18 @@ def check_causal(entries: Sequence[Entry]) -> Iterator[Violation]:
                     )
 
 
+def check_effects(entries: Iterable[Entry]) -> Iterator[Violation]:
+    """Convergent: an effect is written out only where it is not plain from the log."""
+    held: dict[str, int] = {}
+    for entry in entries:
+        for accepted in entry.read():
+            change, effect = accepted.change, accepted.effect
+            if isinstance(change, RecordChange) and effect is not None and not effect.outcome:
+                if all(held.get(client, 0) >= n for client, n in change.context.items()):
+                    yield Violation("convergent", f"entry {entry.seq} applied, and has an effect")
+        held[entry.client] = entry.n
+
+
 def check_own(entries: Iterable[Entry]) -> Iterator[Violation]:
     """Causal: nobody's write conflicts with an earlier one of their own."""
     for entry in entries:
@@ -231,6 +243,7 @@ def check_nothing_lost(
     listed: ``listed`` has the dot, record and field of every conflict that was ever opened.
     """
     known = set(listed)
+    with_life = _lost_with_life(entries)
     by_key: dict[tuple[str, str], list[Write]] = defaultdict(list)
     for write in writes_of(entries):
         by_key[write.key].append(write)
@@ -242,14 +255,25 @@ def check_nothing_lost(
             for name, value in write.change.fields.items():
                 if (shown.get(key) or {}).get(name) == value:
                     continue
-                if (dot, key, name) in known or any(
-                    record == key and field == "$alive" for _, record, field in known
-                ):
+                if (dot, key, name) in known or value in with_life[key]:
                     continue
                 if not _overwritten_knowingly(group, write, name):
                     yield Violation(
                         "nothing silently lost", f"{value} of {key}.{name} by {dot} is gone"
                     )
+
+
+def _lost_with_life(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Any]]:
+    """By record, the values that are listed because the whole record lost its life."""
+    found: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for entry in entries:
+        for accepted in entry.read():
+            change, effect = accepted.change, accepted.effect
+            for lost in () if effect is None else effect.lost:
+                if lost.field == "$alive" and isinstance(lost.value, dict):
+                    assert isinstance(change, RecordChange)
+                    found[change.collection, change.id].extend(lost.value.values())
+    return found
 
 
 def _overwritten_knowingly(group: Sequence[Write], write: Write, name: str) -> bool:

@@ -44,6 +44,8 @@ class SimConnection(sqlite3.Connection):
     """A connection whose commits go through the disk."""
 
     disk: Disk[Any]
+    changes_before = -1
+    """How many changes this connection had made when its transaction began."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         if sql == "COMMIT":
@@ -51,6 +53,8 @@ class SimConnection(sqlite3.Connection):
                 self, lambda: super(SimConnection, self).execute(sql)
             )
             return made
+        if sql.startswith("BEGIN"):
+            self.changes_before = self.total_changes
         if sql.startswith("INSERT") and self.disk.full and self.in_transaction:
             self.disk.struck("disk full")
             raise _sqlite_error("database or disk is full", "SQLITE_FULL", 13)
@@ -82,10 +86,8 @@ class Disk(Generic[_ImageT]):
 
     def commit(self, connection: SimConnection, really: Callable[[], Any]) -> Any:
         """Commit, keep the image, and let an armed fault strike."""
-        writes = connection.total_changes != getattr(connection, "seen_changes", -1)
-        if not writes:
-            return really()
-        connection.seen_changes = connection.total_changes  # type: ignore[attr-defined]
+        if connection.total_changes == connection.changes_before:
+            return really()  # It only read.
         self.commits += 1
         fault = self._due()
         if fault is not None and fault.endswith("before"):

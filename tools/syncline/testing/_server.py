@@ -106,6 +106,7 @@ class SimServer:
         self._busy = False
         self._backups: list[MemoryStore] = []
         self.clock_error_us = 0
+        self.clock_changed_at = scheduler.now
         self.store = FaultyStore(MemoryStore(), scheduler.random.choice((2, 5, 1000)))
         self.store.inner._identity = Identity(store_id, 1)
         self.store.on_fault = on_fault
@@ -193,6 +194,11 @@ class SimServer:
             return
         self.up = True
         self._start()
+
+    def set_clock(self, error_us: int) -> None:
+        """The server's clock is wrong by so much, from now on."""
+        if error_us != self.clock_error_us:
+            self.clock_error_us, self.clock_changed_at = error_us, self._scheduler.now
 
     def back_up(self) -> bool:
         self._backups.append(copy.deepcopy(self.store.inner))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from syncline.client._rows import SessionState, meta, session_rows
-from syncline.sync import HEADER_COLLECTION, HEADER_ID, Conflict, Entry, Record
+from syncline.sync import HEADER_COLLECTION, HEADER_ID, Conflict, Dot, Entry, Record
 
 from . import _checkers as checkers
 from ._app import Written
@@ -40,6 +40,7 @@ def _check_session(world: World, session: str) -> Iterator[Violation]:
     yield from checkers.check_once(entries)
     yield from checkers.check_atomic_events(entries)
     yield from checkers.check_bounds(entries)
+    yield from checkers.check_effects(entries)
     yield from checkers.check_causal(entries)
     if not world.watch.server_went_back:
         # What restores and copies together gave new names, contexts may still call by former ones.
@@ -116,7 +117,9 @@ def _check_replica(
         if hashes.get(seq) != hash_:
             yield Violation("healing", f"{name}: its history at {seq} is not that of the log")
             break
-    yield from _check_vector(name, state, *vectors)
+    if not world.watch.server_went_back:
+        # A refusal that a restored server forgot has its number in vectors for ever.
+        yield from _check_vector(name, state, *vectors)
 
 
 def _check_vector(
@@ -145,8 +148,17 @@ def _check_durable(world: World, session: str, entries: list[Entry]) -> Iterator
         assert device.core is not None
         with device.core.database.reading() as db:
             client = meta(db, "client")
-            mine = {s.hex() for (s,) in db.execute("SELECT salt FROM syncline_refused")}
+            told = db.execute(
+                "SELECT r.salt, r.client, r.n FROM syncline_refused r JOIN syncline_sessions s"
+                " ON s.session = r.session WHERE s.id=?",
+                (session,),
+            ).fetchall()
             waiting |= {s.hex() for (s,) in db.execute("SELECT salt FROM syncline_outbox") if s}
+        mine = {salt.hex() for salt, _, _ in told}
+        known = world.server.store.inner._sessions[session].refusals
+        for _, author, n in told:
+            if Dot(author, n) not in known and not world.watch.server_went_back:
+                yield Violation("exactly once", f"the refusal of {author}/{n} is not remembered")
         for salt in mine & logged.keys():
             if logged[salt].client == client or not world.watch.server_went_back:
                 yield Violation("exactly once", f"{salt[:8]} is in the log and refused")
@@ -182,7 +194,8 @@ def _check_names(world: World) -> Iterator[Violation]:
 def _check_clocks(world: World) -> Iterator[Violation]:
     """A replica that signed in after its clock last changed knows the time."""
     for device in world.devices:
-        if device.core is None or device.welcomed_at <= device.clock.changed_at:
+        changed_at = max(device.clock.changed_at, world.server.clock_changed_at)
+        if device.core is None or device.welcomed_at <= changed_at:
             continue
         error = device.core.now - world.server.now
         if abs(error) > CLOCK_ERROR_US_MAX:

@@ -17,6 +17,7 @@ from syncline.client._core import Core
 from syncline.client._predict import Key, changes_on, predict
 from syncline.client._rows import Pending, SessionState, meta, pending_ops, session_rows
 from syncline.server import MemoryStore
+from syncline.server._memory_store import _Session
 from syncline.sync import Record, Resolve, unpack
 
 from ._app import GHOSTS
@@ -57,11 +58,23 @@ class Watch:
             self._states[key] = _digest(
                 {(k.collection, k.id): row.state for k, row in session.records.items()}
             )
+            self._observe_claims(id_, session)
             for row in reversed(session.log):
                 dot = (id_, row.client, row.n)
                 if self._dots.get(dot) == row.salt:
                     break
                 self._dot_means(dot, row.salt)
+
+    def _observe_claims(self, id_: str, session: _Session) -> None:
+        """What was touched last claims to have seen only what the log has settled."""
+        for key, row in session.records.items():
+            if row.seq == session.head.seq:
+                for client, n in Record.decode(row.state).vector.items():
+                    last = session.last_ops.get(client)
+                    if last is None or last.n < n:
+                        self._broken(
+                            "healing", f"{key} of {id_} claims {client}/{n}, which is not settled"
+                        )
 
     def _dot_means(self, dot: tuple[str, str, int], salt: bytes) -> None:
         known = self._dots.get(dot)
@@ -187,9 +200,15 @@ class Watch:
             (change.collection, change.id): None for op in ops for change, _ in changes_on(op)
         }
         bases.update((key, Record.decode(data)) for key, data in canonical.items())
+        forced = {
+            (change.collection, change.id)
+            for op in ops
+            if any(change.collection == GHOSTS for change, _ in changes_on(op))
+            for change, _ in changes_on(op)
+        }
         expected = predict(ops, bases, client, session.vector)
         for key, record in expected.items():
-            if key[0] == GHOSTS:
+            if key in forced:
                 continue  # Written past the local checks: it shows until it is refused.
             data = visible.get(key)
             shown = None if data is None else Record.decode(data).visible

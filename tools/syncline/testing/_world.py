@@ -27,6 +27,7 @@ from ._verdict import verdict
 from ._watching import Watch
 
 ACT_US = 60_000_000
+LATE_US = 4_000_000
 DRAIN_US = 240_000_000
 CALM_US = 20_000_000
 """Longer than the client's watchdog waits: whoever has nothing to do stays connected."""
@@ -56,6 +57,7 @@ FAULTS = (
     "lost frame",
     "late welcome",
     "server commit unknown",
+    "server clock",
 )
 
 
@@ -115,7 +117,7 @@ class World:
         self.apps: dict[str, App] = {}
         self.allowed_by_name: dict[str, tuple[str, ...]] = {}
         # A guest may open one of two sessions, and writes to the other one all the same, or not.
-        guest = count - 1 if len(self.sessions) > 1 and rng.random() < 0.25 else None
+        guest = count - 1 if len(self.sessions) > 1 and rng.random() < 0.4 else None
         told = rng.random() < 0.5
         for place in range(count):
             narrow = place == guest
@@ -167,6 +169,10 @@ class World:
         for kind in self.kinds:
             for _ in range(rng.randint(1, 3)):
                 at = rng.randint(ACT_US // 20, ACT_US)
+                self.scheduler.after(at, partial(self._strike, kind))
+            if self.scheduler.chance(0.3):
+                # Late, so that nothing that comes after may hide what it did.
+                at = rng.randint(ACT_US - LATE_US, ACT_US)
                 self.scheduler.after(at, partial(self._strike, kind))
         for kind in self.options.force:
             self.scheduler.after(ACT_US * 2 // 3, partial(self._strike, kind))
@@ -261,6 +267,8 @@ class World:
 
     def _strike_late_welcome(self, device: Device) -> bool:
         device.late_welcome = True
+        if device.wire is not None:
+            device.wire.cut()  # It comes with the next connection.
         return False
 
     def _strike_stall(self, device: Device) -> bool:
@@ -328,6 +336,20 @@ class World:
         self.scheduler.after(self.scheduler.between(1_000_000, 20_000_000), restore)
         return False
 
+    def _strike_server_clock(self, device: Device) -> bool:
+        """A day ahead for a while: what is stamped then stays, and must stay open to edits.
+
+        Not where the server is restored as well: an op that it forgot is then too far ahead, its
+        author stamps it again, and who had seen it before had seen another stamp.
+        """
+        if "restore" in self.kinds:
+            return False
+        self.server.set_clock(86_400_000_000)
+        self.scheduler.after(
+            self.scheduler.between(3_000_000, 10_000_000), lambda: self.server.set_clock(0)
+        )
+        return True
+
     def _strike_clock_step(self, device: Device) -> bool:
         device.clock.skew_us += self.scheduler.random.choice(
             (-3_600_000_000, -5_000_000, 5_000_000, 50_000_000, 86_400_000_000)
@@ -378,6 +400,7 @@ class World:
         self._faults_ended = True
         self.server.restart()
         self.server.store.armed = None
+        self.server.set_clock(0)
         for device in self.devices:
             device.disk.disarm()
             device.partitioned_until = 0
