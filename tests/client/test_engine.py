@@ -8,7 +8,7 @@ import pytest
 from tests.client.wire import NOW, SECOND, Line, Wire, new_store, state_of
 
 from syncline.client import Receipt, ReceiptState, Replica, Session
-from syncline.client._engine import Reconnect
+from syncline.client._engine import BUSY_DELAY_US_MIN, Reconnect
 from syncline.server import Principal, Tokens
 from syncline.sync import (
     BadPeer,
@@ -286,8 +286,11 @@ def test_EN2_a_log_that_does_not_begin_with_its_genesis_is_not_taken(wire: Wire)
     wire.sync(ann)
     frame = _entries_frame(line)
     line.receive(frame.model_copy(update={"previous": b"\x01" * 32}))
-    assert isinstance(line.ended, Reconnect)
+    assert line.up and "does not begin with its genesis" in str(line.engine.broken)
     assert session.get("n", "r") is None
+    _opened_again(wire, line)
+    assert session.get("n", "r") == {"x": 1}
+    line.cut()
     _settled(wire, bob, receipt)
 
 
@@ -298,9 +301,49 @@ def test_EN2_a_page_with_a_hole_in_it_is_not_taken(wire: Wire) -> None:
     wire.sync(ann)
     frame = _entries_frame(line)
     line.receive(frame.model_copy(update={"entries": frame.entries[::2]}))
-    assert isinstance(line.ended, Reconnect)
+    assert line.up and "a page has entry 3 in the place of 2" in str(line.engine.broken)
     assert session.count("n") == 0
+    _opened_again(wire, line)
+    assert session.count("n") == 3
+    line.cut()
     _settled(wire, bob, *receipts)
+
+
+def _opened_again(wire: Wire, line: Line) -> None:
+    """A session that could not be gone on with is opened anew on the same connection."""
+    line.to_client.clear()
+    wire.advance(BUSY_DELAY_US_MIN)
+    line.deliver()
+    assert line.up and line.engine.broken is None
+
+
+def test_a_session_that_cannot_be_gone_on_with_keeps_no_other_waiting(wire: Wire) -> None:
+    ann, bob = wire.open("ann"), wire.open("bob")
+    for id_ in ("broken", "whole"):
+        ann.session(id_).put("n", "r", {"x": 1})
+    wire.sync(ann)
+    log = wire.store._sessions["broken"].log
+    whole, log[0] = log[0], log[0]._replace(entry=b"\xc1")
+    receipts = [bob.session(id_).put("n", "own", {}) for id_ in ("broken", "whole")]
+    line = wire.connect(bob)
+    line.deliver()
+    assert line.up and bob.session("whole").count("n") == 2
+    assert [receipt.state.pending for receipt in receipts] == [True, False]
+    assert "session broken: the server sent what cannot be applied" in str(line.engine.broken)
+    paused = {s.id: s.paused for s in bob.status().sessions}
+    assert paused["whole"] is None and "cannot be applied" in str(paused["broken"])
+    # It is tried again, less and less often, and goes on when it can.
+    held = []
+    for _ in range(8):
+        held.append(line.engine.tracks["broken"].not_before - wire.now)
+        wire.advance(held[-1])
+        line.deliver()
+    assert held == [500_000 << n for n in range(6)] + [30_000_000] * 2
+    log[0] = whole
+    wire.advance(30_000_000)
+    line.deliver()
+    assert line.engine.broken is None and not receipts[0].state.pending
+    assert bob.session("broken").count("n") == 2
 
 
 def test_CL1_an_entry_under_this_id_that_this_replica_did_not_write_makes_a_new_client(

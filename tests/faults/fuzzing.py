@@ -408,6 +408,8 @@ class ClientRound:
                 line.do(lambda: line.engine.receive(data, self._wire.now))
             else:
                 line.receive(data)
+        if line.up and line.engine.broken is not None:
+            self._tally.reach("client: broken")
         if rng.random() < 0.02:
             self._wire.advance(rng.choice((1, 400_000, 4_000_000)))
 

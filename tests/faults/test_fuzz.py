@@ -54,7 +54,7 @@ def test_twenty_thousand_hostile_frames_end_no_engine_and_lose_nothing() -> None
     # Before sign-in, after it, for a broken protocol, and by a decoder: all ways out were taken.
     assert {"server: closed 1007", "server: closed 1002", "server: welcome"} <= reached.keys()
     assert {"server: opened", "server: refused 3001", "server: refused 3006"} <= reached.keys()
-    assert {"client: BadPeer", "client: Reconnect"} <= reached.keys()
+    assert {"client: BadPeer", "client: Reconnect", "client: broken"} <= reached.keys()
     assert {"client: entries", "client: refused", "client: snapshot_page"} <= reached.keys()
     for name in ("to server", "to client", "op", "body", "entry", "record", "conflict", "effect"):
         assert reached[f"{name}: decoded"] > 10 and reached[f"{name}: 3001"] > 10
@@ -190,7 +190,8 @@ def test_a_row_of_a_bootstrap_is_not_newer_than_its_head(tmp_path: Path) -> None
     ((collection, id_, seq, state),) = page.rows
     assert seq == page.seq == 4
     line.receive(page.model_copy(update={"rows": ((collection, id_, 5, state),)}))
-    assert "a bootstrap's row has seq 5, its head is 4" in str(line.ended)
+    assert "a bootstrap's row has seq 5, its head is 4" in str(line.engine.broken)
+    line.cut()
     wire.sync(bob)
     assert bob.session("s1").get("notes", "r1") == {"n": 3}
     wire.close()
@@ -235,7 +236,7 @@ def test_a_bootstrap_whose_cursor_the_server_cannot_read_begins_anew(tmp_path: P
     wire.close()
 
 
-def test_a_common_point_that_nobody_asked_about_ends_the_connection(tmp_path: Path) -> None:
+def test_a_common_point_that_nobody_asked_about_is_no_answer(tmp_path: Path) -> None:
     wire = Wire(folder=tmp_path)
     ann = wire.open("ann")
     for n in range(5):
@@ -249,7 +250,8 @@ def test_a_common_point_that_nobody_asked_about_ends_the_connection(tmp_path: Pa
         else:
             line.receive_one()
     line.receive(Common(session="s1", seq=99))
-    assert "none of the points" in str(line.ended)
+    assert "none of the points" in str(line.engine.broken)
+    line.cut()
     wire.sync(ann)
     assert len(wire.log("s1")) == 5
     wire.close()

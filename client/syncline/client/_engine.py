@@ -137,7 +137,27 @@ class ClientEngine:
             self._core.become_new_client(error.reason)
             raise Reconnect(str(error), at_once=True) from error
         except MalformedFrame as error:
-            raise Reconnect(f"the server sent what cannot be applied: {error.reason}") from error
+            self._set_aside(frame, error, now)
+
+    def _set_aside(self, frame: Frame, error: MalformedFrame, now: int) -> None:
+        """A session that cannot be gone on with keeps no other waiting; it is opened anew later."""
+        reason = f"the server sent what cannot be applied: {error.reason}"
+        track = self.tracks.get(getattr(frame, "session", None) or "")
+        if track is None:
+            raise Reconnect(reason) from error
+        self._pause(track, error.code, reason)
+        track.broken = reason
+        self._hold_back(track, None, now)
+
+    def _open_again(self, track: Track) -> None:
+        self._open(track.id)
+        self.tracks[track.id].delay = track.delay
+
+    @property
+    def broken(self) -> str | None:
+        """Why a session cannot be gone on with, if there is one."""
+        stories = [f"session {t.id}: {t.broken}" for t in self.tracks.values() if t.broken]
+        return stories[0] if stories else None
 
     def _renew_if_due(self) -> None:
         """After a restore, when all that the server forgot is there again, take a new id."""
@@ -177,7 +197,7 @@ class ClientEngine:
         for track in list(self.tracks.values()):
             if track.not_before and track.not_before <= now:
                 track.not_before = 0
-                self._pump(track, now)
+                self._open_again(track) if track.broken else self._pump(track, now)
 
     def deadline(self) -> int:
         """When ``tick`` is due (microseconds on the clock that ``now`` is read from)."""
@@ -535,6 +555,7 @@ class ClientEngine:
 
     def _pause(self, track: Track, code: int, reason: str) -> None:
         track.stage = Stage.PAUSED
+        track.not_before = 0
         track.in_flight.clear()
         self._core.pause(track.id, code, reason)
 

@@ -445,8 +445,11 @@ class Link:
                     asked = True
             elif self._is_synced(engine, waiter):
                 self._waiters.remove(waiter)
-                self._core.note_synced()
                 self._take_counts()
+                if engine.broken is not None:
+                    waiter.future.set_exception(BadPeer(engine.broken))
+                    continue
+                self._core.note_synced()
                 waiter.future.set_result(None)
         return asked
 

@@ -21,7 +21,8 @@ class Track:
     """One session on this connection.
 
     ``sent_through`` is the last own number sent on it; ``in_flight`` the sizes of those unanswered.
-    ``not_before`` holds pushes back until then (microseconds), after 3017 and 3018.
+    ``not_before`` holds pushes back until then (microseconds), after 3017 and 3018. ``broken`` says
+    what came of it that cannot be applied; it is then opened again at ``not_before``.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Track:
     in_flight: dict[int, int] = field(default_factory=dict)
     not_before: int = 0
     delay: int = 0
+    broken: str = ""
     low: int = 0
     high: int = 0
     asked: list[int] = field(default_factory=list)
