@@ -93,6 +93,13 @@ class _Writer:
         return self.diary.stat().st_size if self.diary.exists() else 0
 
 
+def free_port() -> int:
+    """A port that nobody listens on, so that a server can come back to it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class Life:
     """See the module."""
 
@@ -102,9 +109,7 @@ class Life:
         self._nursery = nursery
         self._tally = tally
         self._data = folder / "server.db"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        self._port = free_port()
         self._url = f"ws://127.0.0.1:{self._port}"
         self._server = 0
         self._writers = [_Writer(folder, name) for name in WRITERS]
