@@ -70,7 +70,12 @@ def record(
     ops = read_session(files, session)
     if not ops:
         raise LocalError("nothing was ever written to this session: there is no history in it")
-    return _Recorder(ops, _Values(None if values else os.urandom(16))).record()
+    return recording_of(ops, None if values else os.urandom(16))
+
+
+def recording_of(ops: Sequence[RecordedOp], key: bytes | None = None) -> Recording:
+    """The history of these ops, in the order of the log; with a key, digests in place of values."""
+    return _Recorder(ops, _Values(key)).record()
 
 
 @dataclass(slots=True)

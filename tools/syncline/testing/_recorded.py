@@ -82,7 +82,7 @@ def read_session(files: Sequence[str | os.PathLike[str]], session: str | None) -
         for seq, (hash_, _) in one.log.items():
             if seq in whole.log and whole.log[seq][0] != hash_:
                 raise LocalError(f"{one.path} and {whole.path} are not of one log, from {seq} on")
-    ops = [_accepted(data) for _, data in whole.log.values()]
+    ops = [read_entry(data) for _, data in whole.log.values()]
     known = {op.salt for op in ops}
     for one in read:
         ops += [op for op in one.waiting if op.salt not in known]
@@ -94,7 +94,8 @@ def _is_whole(one: _File) -> bool:
     return list(one.log) == list(range(1, one.head + 1))
 
 
-def _accepted(data: bytes) -> RecordedOp:
+def read_entry(data: bytes) -> RecordedOp:
+    """The op of an entry's bytes."""
     entry = Entry.decode(data)
     accepted = entry.read()
     return RecordedOp(

@@ -14,7 +14,8 @@ enum) becomes what the model's own JSON says. Everything shrinks to something sm
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -29,9 +30,14 @@ from syncline.sync import (
     InvalidValue,
     Patch,
     Put,
+    Record,
+    RecordChange,
+    Stamp,
     Value,
     check_fields,
     check_value,
+    fold,
+    resolve_conflicts,
 )
 
 from ._clock import START_US
@@ -229,33 +235,59 @@ def _histories(
     steps_max: int,
 ) -> History:
     steps: list[Step] = []
-    # Who has put a record that nobody has deleted so far sees it, and may patch it.
-    put_by: dict[str, set[str]] = {f"r{place}": set() for place in range(ids)}
+    sight = _Sight()
     for _ in range(draw(st.integers(1, steps_max))):
         device = f"d{draw(st.integers(0, devices - 1))}"
         if draw(st.integers(0, 2)) == 0:
             steps.append(Sync(device))
+            sight.sync(device)
             continue
+        at = START_US + draw(st.integers(0, TICKS_MAX)) * 1000
         changes: list[Change] = []
-        for id_ in draw(st.lists(st.sampled_from(sorted(put_by)), min_size=1, unique=True)):
-            kinds = ["put", "patch", "delete"] if device in put_by[id_] else ["put", "delete"]
+        for place in draw(st.lists(st.integers(0, ids - 1), min_size=1, max_size=2, unique=True)):
+            id_ = f"r{place}"
+            kinds = ["put", "patch", "delete"] if sight.alive(device, id_) else ["put", "delete"]
             kind = draw(st.sampled_from(kinds))
-            if kind == "delete":
-                put_by[id_].clear()
-                changes.append(Delete(collection, id_, {}))
-                continue
-            drawn = draw(fields)
-            put_by[id_].add(device)
+            drawn = draw(fields) if kind != "delete" else {}
+            change: RecordChange
             if kind == "put":
-                changes.append(Put(collection, id_, {}, drawn))
-                continue
-            kept = draw(st.sets(st.sampled_from(sorted(drawn)))) if drawn else set()
-            changes.append(Patch(collection, id_, {}, {name: drawn[name] for name in kept}))
+                change = Put(collection, id_, {}, drawn)
+            elif kind == "patch":
+                kept = {name: value for name, value in drawn.items() if draw(st.booleans())}
+                change = Patch(collection, id_, {}, kept)
+            else:
+                change = Delete(collection, id_, {})
+            changes.append(change)
+            sight.write(device, len(steps) + 1, change, at)
         if draw(st.integers(0, 7)) == 7:
             changes.append(Event("said", {"step": len(steps)}))
-        at = START_US + draw(st.integers(0, TICKS_MAX)) * 1000
         steps.append(Write(device, (at,) * len(changes), tuple(changes)))
     return History(tuple(steps))
+
+
+class _Sight:
+    """What each device sees as a history goes on, so that nobody patches what is not there."""
+
+    def __init__(self) -> None:
+        self._server: dict[str, Record] = {}
+        self._seen: dict[str, dict[str, Record]] = defaultdict(dict)
+
+    def alive(self, device: str, id_: str) -> bool:
+        record = self._seen[device].get(id_)
+        return record is not None and record.alive
+
+    def write(self, device: str, n: int, change: RecordChange, at: int) -> None:
+        before = self._seen[device].get(change.id)
+        if before is not None:
+            change = replace(change, context=before.vector)
+            at = max(at, before.life.updated_at + 1)
+        self._seen[device][change.id] = fold(before, change, Stamp(at, device, n), None)
+
+    def sync(self, device: str) -> None:
+        for id_, mine in self._seen[device].items():
+            theirs = self._server.get(id_, mine)
+            self._server[id_] = resolve_conflicts(theirs, mine).record
+        self._seen[device] = dict(self._server)
 
 
 # Clocks and faults.
