@@ -224,6 +224,27 @@ def _deliver_unlisted(line: Line) -> None:
     line.cut()
 
 
+@pytest.mark.parametrize("first", range(3, ENTRIES))
+def test_HE2_a_healing_that_got_no_page_looks_anew_for_what_is_common(
+    wire: Wire, first: int
+) -> None:
+    """What it had in common with a server that was then restored again is no history."""
+    past = Past(wire)
+    wire.serve(restored(past.stores[first], 2))
+    line = wire.connect(past.ann)
+    while not past.ann._core.is_booting("s"):
+        line.send_one() if line.to_server else line.receive_one()
+    line.cut()
+    wire.serve(restored(past.stores[2], 3))
+    for replica in (past.bob, past.ann, past.bob, past.ann):
+        wire.sync(replica)
+    past.check()
+    log = {entry.seq: entry.encode() for entry in wire.log("s")}
+    with past.ann._core.database.reading() as db:
+        held = dict(db.execute("SELECT seq, entry FROM syncline_entries").fetchall())
+    assert {seq: log.get(seq) for seq in held} == held
+
+
 def test_HE3_an_own_entry_that_a_second_restore_puts_elsewhere_keeps_its_receipt(
     wire: Wire,
 ) -> None:

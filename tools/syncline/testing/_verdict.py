@@ -117,9 +117,11 @@ def _check_replica(
         if hashes.get(seq) != hash_:
             yield Violation("healing", f"{name}: its history at {seq} is not that of the log")
             break
-    if not world.watch.server_went_back:
+    logged, settled = vectors
+    if world.watch.server_went_back:
         # A refusal that a restored server forgot has its number in vectors for ever.
-        yield from _check_vector(name, state, *vectors)
+        settled = {**settled, **{c: n for c, n in state.vector.items() if n > settled.get(c, 0)}}
+    yield from _check_vector(name, state, logged, settled)
 
 
 def _check_vector(
