@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ._changes import Dot, Stamp, decode_stamp
 from ._errors import InvalidValue, MalformedFrame
-from ._values import Value, canonical, check_decoded, pack, unpack
+from ._values import Value, are_names, canonical, check_decoded, pack, unpack
 from ._vectors import VersionVector, clip, covers, is_vector, merge, serialise
 
 
@@ -56,7 +56,7 @@ class Record(NamedTuple):
             vector, alive, life_row, floor_row, fields, apart = unpack(data)
             if not type(fields) is type(apart) is dict or type(alive) is not bool:
                 raise TypeError("a record's fields and stamps are maps")
-            if not is_vector(vector) or not all(type(name) is str for name in fields):
+            if not is_vector(vector) or not are_names(fields):
                 raise TypeError("a record has a vector, and names for its fields")
             check_decoded(fields.values())
             life = decode_stamp(life_row)

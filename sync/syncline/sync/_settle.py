@@ -20,7 +20,7 @@ from ._changes import Delete, Dot, Patch, Put, RecordChange, Stamp, decode_stamp
 from ._errors import InvalidValue, MalformedFrame, StaleStamp, UnknownRecord
 from ._names import HEADER_COLLECTION
 from ._records import LIFE, Lost, Record, join_dot, losing_stamps
-from ._values import Value, check_decoded, same
+from ._values import Value, are_names, check_decoded, same
 from ._vectors import VersionVector, covers, is_vector, serialise
 
 
@@ -72,10 +72,10 @@ class Effect:
             if type(sets) is not dict or not type(drops) is type(lost) is list:
                 raise TypeError("an effect's sets are a map, drops and lost are lists")
             names = [*sets, *drops, *(row[0] for row in lost)]
-            if not is_vector(vector) or not all(type(name) is str for name in names):
+            if not is_vector(vector) or not are_names(names):
                 raise TypeError("an effect has a vector, and names for its fields")
             check_decoded(sets.values())
-            check_decoded(row[1] for row in lost)
+            check_decoded([row[1] for row in lost])
             if type(outcome) is not int or type(floor) is not bool:
                 raise TypeError("an effect's outcome is an integer, its floor a bool")
             if alive is not None and type(alive) is not bool:

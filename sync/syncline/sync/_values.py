@@ -8,7 +8,7 @@ type, so nothing is coerced: a tuple, an int subclass or a NaN is refused with i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgpack
@@ -71,17 +71,23 @@ def check_value(value: object, path: str = "", depth: int = 1) -> None:
         )
 
 
-_SHALLOW = frozenset({str, int, bool, bytes, type(None)})
+_SHALLOW: frozenset[type] = frozenset({str, int, bool, bytes, type(None)})
+_TEXT: frozenset[type] = frozenset({str})
 
 
-def check_decoded(values: Iterable[object]) -> None:
+def check_decoded(values: Collection[object]) -> None:
     """Raises InvalidValue (3019) for what the decoder lets through and nothing here can handle.
 
     For values of records and entries, which were checked when they were written.
     """
-    for value in values:
-        if type(value) not in _SHALLOW:
+    if not _SHALLOW.issuperset(map(type, values)):
+        for value in values:
             check_value(value)
+
+
+def are_names(names: Iterable[object]) -> bool:
+    """Whether all of these are text; maps from outside may have bytes for keys as well."""
+    return _TEXT.issuperset(map(type, names))
 
 
 def _check_inner(value: Any, path: str, depth: int) -> None:

@@ -85,10 +85,16 @@ def validate(value: object) -> dict[str, int]:
     return value
 
 
+_TEXT: frozenset[type] = frozenset({str})
+_INTEGER: frozenset[type] = frozenset({int})
+
+
 def is_vector(value: object) -> bool:
     """Whether ``value`` has the form of a vector; for those that were validated when written."""
-    return type(value) is dict and all(
-        type(client) is str and type(n) is int for client, n in value.items()
+    return (
+        type(value) is dict
+        and _TEXT.issuperset(map(type, value))
+        and _INTEGER.issuperset(map(type, value.values()))
     )
 
 
