@@ -86,6 +86,7 @@ class Database:
         self._factory = factory
         self.lock = threading.RLock()
         self._depth = 0
+        self._reading = False
         self._doomed = False
         self._after_commit: list[Callable[[], None]] = []
         self.before_read: Callable[[], None] | None = None
@@ -153,6 +154,13 @@ class Database:
         assert self._connection is not None
         return self._connection
 
+    def _at_rest(self) -> sqlite3.Connection:
+        """The connection, in no transaction: what a second interrupt left open is rolled back."""
+        connection = self.connection
+        if connection.in_transaction and not self._reading:
+            connection.execute("ROLLBACK")
+        return connection
+
     def reader(self) -> sqlite3.Connection:
         """A connection of its own that cannot write, for the app's own queries."""
         return sqlite3.connect(
@@ -168,16 +176,18 @@ class Database:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Reads that see one state of the file."""
         with self.lock, _explained(self.path):
-            connection = self.connection
-            if connection.in_transaction:
-                if self.before_read is not None:
+            if self._depth or self._reading:
+                if self._depth and self.before_read is not None:
                     self.before_read()
-                yield connection
+                yield self.connection
                 return
-            connection.execute("BEGIN")
+            connection = self._at_rest()
             try:
+                self._reading = True
+                connection.execute("BEGIN")
                 yield connection
             finally:
+                self._reading = False
                 if connection.in_transaction:
                     connection.execute("COMMIT")
 
@@ -195,11 +205,13 @@ class Database:
                 finally:
                     self._depth -= 1
                 return
-            connection = self.connection
+            connection = self._at_rest()
             with self._exclusive(), _explained(self.path):
-                connection.execute("BEGIN IMMEDIATE")
-                self._depth, self._doomed = 1, False
+                # An interrupt may come right after any call: BEGIN and what undoes it belong
+                # together.
                 try:
+                    self._depth, self._doomed = 1, False
+                    connection.execute("BEGIN IMMEDIATE")
                     yield connection
                     if self._doomed:
                         raise LocalError("a write inside this block failed; nothing was stored")
@@ -223,8 +235,8 @@ class Database:
                 with self.transaction() as connection:
                     yield connection
                 return
-            self.set_durability(self.connection, "normal")
             try:
+                self.set_durability(self.connection, "normal")
                 with self.transaction() as connection:
                     yield connection
             finally:
@@ -295,8 +307,8 @@ class Database:
         if self._file_lock is None:
             yield
             return
-        portalocker.lock(self._file_lock, portalocker.LockFlags.EXCLUSIVE)
         try:
+            portalocker.lock(self._file_lock, portalocker.LockFlags.EXCLUSIVE)
             yield
         finally:
             portalocker.unlock(self._file_lock)

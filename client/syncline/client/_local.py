@@ -150,10 +150,12 @@ class LocalCore:
                 if scope is None or not scope.salts or not self.knows(scope.salts[0]):
                     path = self.database.path
                     raise DiskFull(f"{path} could not be written: {error}") from error
+            finally:
+                # Also when an interrupt came behind the commit: what is in the outbox goes out.
+                if scope is not None and self.on_local_write is not None:
+                    for session in scope.heads:
+                        self.on_local_write(session)
         self._tell(scope.told)
-        if self.on_local_write is not None:
-            for session in scope.heads:
-                self.on_local_write(session)
 
     def knows(self, salt: bytes) -> bool:
         """Whether the file holds the op with this salt, in whatever state."""

@@ -59,7 +59,11 @@ class Watchers:
         return bool(self._callbacks)
 
     def tell(self, notifications: list[Notification]) -> None:
-        """Hand these out. A callback that raises is logged and breaks nothing."""
+        """Hand these out. A callback that raises is logged and breaks nothing.
+
+        An exit or interrupt goes on to the app that wrote; in the connection's thread nobody would
+        hear of it, and the connection would end.
+        """
         if not notifications:
             return
         with self._lock:
@@ -72,5 +76,7 @@ class Watchers:
                     continue
                 try:
                     callback(notification)
-                except Exception:
+                except BaseException as error:
+                    if notification.origin == "local" and not isinstance(error, Exception):
+                        raise
                     logger.exception("a watcher of session %s failed", session)
