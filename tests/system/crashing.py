@@ -20,10 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from syncline.cli.verify import verify_file
 from syncline.client import Replica
 from syncline.client._core import Core
 
-from .support import ROOT, SESSION, now_us
+from .interrupting import Interrupts
+from .support import ROOT, SESSION, now_us, query
 
 LEASE_US = 11_000_000
 """A killed holder's lease outlives it by ten seconds: whoever comes next has a later clock."""
@@ -35,6 +37,17 @@ class Life:
 
     killed_by: int
     told: list[Any] = field(default_factory=list)
+
+
+def assert_holds(path: Path, told: list[str]) -> None:
+    """Rows, outbox, numbers and hashes agree, and every write that returned is there."""
+    assert verify_file(path).all_problems() == []
+    known = {
+        salt.hex()
+        for table in ("syncline_outbox", "syncline_entries", "syncline_refused")
+        for (salt,) in query(path, f"SELECT salt FROM {table} WHERE salt IS NOT NULL")
+    }
+    assert set(told) - known == set()
 
 
 class Crasher:
@@ -154,14 +167,58 @@ def _both(replica: Replica, order: dict[str, Any]) -> None:
     _tell("synced")
 
 
+def _survive(replica: Replica, order: dict[str, Any]) -> None:
+    """Interrupted again and again, this process goes on with the same objects."""
+    session = replica.session(SESSION)
+    interrupts = Interrupts()
+    rng = random.Random(order["seed"])
+    with replica.connect(order["url"]) as connection:
+        for i in range(order["rounds"]):
+            try:
+                interrupts.begin(rng.uniform(0.0005, 0.01))
+                while True:
+                    with session.transaction() as receipt:
+                        session.put("notes", f"r{rng.randrange(12)}", {"round": i})
+                        session.append("made", {"round": i})
+                    _tell(receipt.id)
+                    dict(session.records("notes"))
+            except KeyboardInterrupt:
+                interrupts.end()
+        connection.wait_synced(30)
+    _tell("synced")
+
+
+def _leave(order: dict[str, Any]) -> None:
+    """From the opening to the close, an interrupt ends it, and a second one ends that."""
+    interrupts = Interrupts()
+    later = order["clock_us"]
+    path = Path(order["path"])
+    try:
+        interrupts.begin(order["first_s"], order["again_s"])
+        with (
+            Replica(path, client_id=path.stem, clock=lambda: now_us() + later) as replica,
+            replica.connect(order["url"]),
+        ):
+            session = replica.session(SESSION)
+            while True:
+                _tell(session.put("notes", f"r{random.randrange(12)}", {"at": now_us()}).id)
+    except KeyboardInterrupt:
+        interrupts.end()
+    _tell("left")
+
+
 JOBS: dict[str, Callable[[Replica, dict[str, Any]], None]] = {
     "write": _write,
     "sync": _sync,
     "both": _both,
+    "survive": _survive,
 }
 
 
 def _live(order: dict[str, Any]) -> None:
+    if order["job"] == "leave":
+        _leave(order)
+        return
     if order.get("at_call"):
         setattr(Core, order["at_call"], lambda *args, **kwargs: _die())
     later = order["clock_us"]

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import random
 import signal
-from pathlib import Path
 
 import pytest
 
-from syncline.cli.verify import verify_file
-
-from .crashing import Crasher
-from .support import World, query
-
-
-def _holds(path: Path, told: list[str]) -> None:
-    """Rows, outbox, numbers and hashes agree, and every write that returned is there."""
-    assert verify_file(path).all_problems() == []
-    known = {
-        salt.hex()
-        for table in ("syncline_outbox", "syncline_entries", "syncline_refused")
-        for (salt,) in query(path, f"SELECT salt FROM {table} WHERE salt IS NOT NULL")
-    }
-    assert set(told) - known == set()
+from .crashing import Crasher, assert_holds
+from .support import World
 
 
 def _finish(world: World, crasher: Crasher, told: list[str]) -> None:
@@ -47,7 +33,7 @@ def test_C016_a_kill_at_every_statement_of_a_write_leaves_all_or_none(world: Wor
         while True:
             life = crasher.run("write", path, seed=7, ops=3, at_statement=statement)
             told += life.told
-            _holds(path, told)
+            assert_holds(path, told)
             if not life.killed_by:
                 break
             assert life.killed_by == signal.SIGKILL
@@ -70,7 +56,7 @@ def _random_kills(world: World, rounds: int) -> None:
             )
             told += [word for word in life.told if word != "synced"]
             killed += life.killed_by == signal.SIGALRM
-            _holds(path, told)
+            assert_holds(path, told)
         assert killed > rounds // 3
         _finish(world, crasher, told)
 
