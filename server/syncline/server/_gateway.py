@@ -6,7 +6,7 @@ has left for the network. Nobody's task ever waits for another connection.
 
 A stranger costs little: no compression, small frames, five seconds for the handshake and five for
 the hello, and of ``waiting_peers_max`` that have not signed in the oldest goes first, so that
-silent ones cannot keep others out.
+silent ones cannot keep others out. Whoever asks and never listens is dropped as well.
 """
 
 from __future__ import annotations
@@ -56,6 +56,10 @@ class _Connection(ServerConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.gateway.arrived(self)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.gateway.answered(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gateway.left(self)
@@ -170,6 +174,16 @@ class Gateway:
         """A socket ended."""
         self._connections.discard(connection)
         self._waiting.pop(connection, None)
+
+    def answered(self, connection: ServerConnection) -> None:
+        """What came may have been pings, whose answers wait for nobody to take what was sent.
+
+        One frame at a time is handed out, so that more than two of the largest are never due.
+        """
+        unsent = connection.transport.get_write_buffer_size()
+        if unsent > 2 * (connection.protocol.max_message_size or 0):
+            self._say_seldom("a peer sends pings and takes no answers: it is dropped")
+            connection.transport.abort()
 
     def _say_seldom(self, text: str, *values: object) -> None:
         """Log a warning, but not the same one again for a while."""
