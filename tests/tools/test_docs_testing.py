@@ -33,13 +33,19 @@ def test_an_example_of_the_page_passes_as_it_stands(tmp_path: Path, name: str, t
     assert int(passed) >= tests
 
 
-def test_the_wrong_resolver_of_the_page_is_refused_by_the_story_told_there(tmp_path: Path) -> None:
+def test_the_wrong_resolver_of_the_page_is_refused_by_a_story_like_the_one_there(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "wrong.py").write_text(EXAMPLES["wrong.py"], encoding="utf-8")
     done = run(tmp_path, "wrong.py")
     assert done.returncode == 1
     (told,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
-    assert told.startswith("the resolver is not commutative\n")
-    assert done.stderr.endswith(f"WrongResolver: {told}")
+    first, *story = told.splitlines()
+    assert f"WrongResolver: {first}\n" in done.stderr
+    # Another version of Hypothesis may find another story, as short and of the same form.
+    *_, left, right = done.stderr.splitlines()
+    forms = [line.split("=")[0] for line in (left, right)]
+    assert forms == [line.split("=")[0] for line in story[-2:]]
 
 
 def test_every_public_name_of_the_kit_that_the_page_needs_is_on_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from itertools import count
 
@@ -97,18 +98,18 @@ def test_a_wrong_resolver_is_refused_by_the_law_that_it_breaks(
 
 
 def test_the_counterexample_is_a_short_story() -> None:
-    notes = st.builds(Note, text=st.sampled_from(("", "a")), score=st.integers(0, 9))
     with pytest.raises(WrongResolver) as refused:
-        check_resolver(longest, notes)
-    assert str(refused.value).splitlines() == [
-        "the resolver is not commutative",
-        "  ann puts {'text': '', 'score': 0} at 1",
-        "  bob puts {'text': '', 'score': 1} at 1",
-        "  ann holds {'text': '', 'score': 0}",
-        "  bob holds {'text': '', 'score': 1}",
-        "  resolver(ann, bob) = {'text': '', 'score': 0}",
-        "  resolver(bob, ann) = {'text': '', 'score': 1}",
-    ]
+        check_resolver(longest, Note)
+    law, *happened, ann, bob, left, right = str(refused.value).splitlines()
+    assert law == "the resolver is not commutative"
+    assert 2 <= len(happened) <= 4
+    assert all(re.match(r"  (ann|bob) (puts|patches|deletes) ", line) for line in happened)
+    assert (ann[:12], bob[:12]) == ("  ann holds ", "  bob holds ")
+    assert left.startswith("  resolver(ann, bob) = ") and right.startswith(
+        "  resolver(bob, ann) = "
+    )
+    assert left.split(" = ")[1] == ann[12:]
+    assert right.split(" = ")[1] == bob[12:]
 
 
 def test_a_state_that_the_model_would_not_take_is_no_state() -> None:
