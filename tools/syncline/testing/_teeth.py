@@ -1,8 +1,9 @@
 """Teeth: faults planted on purpose, to see that the simulator and the suite bite.
 
-Each fault is one line of the product changed in a copy of the tree; the copy is then hunted through
-by the layers, the fastest first: worlds of the simulator up to the first that breaks a promise, and
-for what survives all of them, the tests beside the changed code. What survives both is a hole.
+Each fault is one line of the product changed in a copy of the tree, which two layers then look at,
+the faster first, up to the first catch: worlds of the simulator, and the tests beside the changed
+code. Mostly the worlds are faster; a fault that other checks stand behind (a copy is noticed in
+three places) shows only to a test that speaks to that line. What survives both layers is a hole.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from syncline.sync import LocalError
 
 SOURCES = ("client", "server", "sync", "tools")
 COPIED = (*SOURCES, "tests", "docs", "pyproject.toml", "README.md")
+Layer = Literal["simulator", "suite"]
 HANG_S = 900.0
 """A layer that takes longer hangs, which is a way to notice a fault."""
 
@@ -34,7 +36,8 @@ HANG_S = 900.0
 class Planted:
     """One fault: where ``old`` (which occurs there once) becomes ``new``, and what that breaks.
 
-    ``tests`` are those to ask when the simulator sees nothing; ``survives`` says why nothing can.
+    ``first`` is the layer that is asked first, ``tests`` are those of the suite (else the ones
+    beside the file), and ``survives`` says why nobody notices.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Planted:
     old: str
     new: str
     breaks: str
+    first: Layer = "simulator"
     tests: str = ""
     survives: str = ""
 
@@ -56,7 +60,7 @@ class Bite:
     """What became of a planted fault. ``layer`` None: nothing saw it. ``seeds`` were played."""
 
     fault: Planted
-    layer: Literal["simulator", "suite"] | None
+    layer: Layer | None
     seeds: int
     how: str
 
@@ -140,11 +144,16 @@ def _bite(copy: Path, fault: Planted, seeds: int) -> Bite:
     sound = file.read_text(encoding="utf-8")
     file.write_text(planted(sound, fault), encoding="utf-8")
     try:
-        played, how = _simulator(copy, seeds)
-        if how is not None:
-            return Bite(fault, "simulator", played, how)
-        failed = _suite(copy, fault.suite)
-        return Bite(fault, None if failed is None else "suite", played, failed or "")
+        played = 0
+        layers: tuple[Layer, ...] = ("simulator", "suite")
+        for layer in layers if fault.first == "simulator" else reversed(layers):
+            if layer == "suite":
+                how = _suite(copy, fault.suite)
+            else:
+                played, how = _simulator(copy, seeds)
+            if how is not None:
+                return Bite(fault, layer, played, how)
+        return Bite(fault, None, played, "")
     finally:
         file.write_text(sound, encoding="utf-8")
 
