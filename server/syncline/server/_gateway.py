@@ -52,6 +52,7 @@ class _Connection(ServerConnection):
     """A connection that the gateway knows from its first byte, not only after the handshake."""
 
     gateway: Gateway
+    peer: _Socket | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -78,10 +79,16 @@ class _Socket:
         self.unread_bytes_max = FRAME_BYTES_BEFORE_SIGN_IN_MAX
         self.may_read = asyncio.Event()
         self.may_read.set()
+        self.ended = False
+
+    def end(self) -> None:
+        """The connection is gone: its reader is to find out, though the engine owes it room."""
+        self.ended = True
+        self.may_read.set()
 
     def count_read(self, size: int) -> None:
         self.unread_bytes += size
-        if self.unread_bytes < self.unread_bytes_max:
+        if self.ended or self.unread_bytes < self.unread_bytes_max:
             self.may_read.set()
         else:
             self.may_read.clear()
@@ -170,8 +177,10 @@ class Gateway:
             del self._waiting[oldest]
             oldest.transport.abort()
 
-    def left(self, connection: ServerConnection) -> None:
+    def left(self, connection: _Connection) -> None:
         """A socket ended."""
+        if connection.peer is not None:
+            connection.peer.end()
         self._connections.discard(connection)
         self._waiting.pop(connection, None)
 
@@ -198,6 +207,10 @@ class Gateway:
         self._last_conn += 1
         conn = self._last_conn
         peer = self._sockets[conn] = _Socket(conn, ws)
+        assert isinstance(ws, _Connection)
+        ws.peer = peer
+        if ws not in self._connections:
+            peer.end()
         remote = ws.remote_address
         self._worker.put(Connected(conn, f"{remote[0]}:{remote[1]}" if remote else "unknown"))
         writer = asyncio.create_task(self._write(peer))
