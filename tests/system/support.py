@@ -66,9 +66,11 @@ class World:
         self.server.start()
         return self.server
 
-    def start_process(self, port: int = 0) -> ServerProcess:
-        """The server as its operator starts it."""
-        self.process = ServerProcess(self.data, port)
+    def start_process(
+        self, port: int = 0, *, token: str = "", log: Path | None = None
+    ) -> ServerProcess:
+        """The server as its operator starts it; what it logs goes to the file ``log``."""
+        self.process = ServerProcess(self.data, port, token=token, log=log)
         return self.process
 
     def stop(self) -> None:
@@ -112,11 +114,11 @@ class World:
             if path in self._replicas:
                 self._replicas.pop(path).close()
 
-    def sync(self, *names: str, url: str | None = None) -> None:
+    def sync(self, *names: str, url: str | None = None, token: str | None = None) -> None:
         """One sync each, in this order (default: all that are open)."""
         paths = [self.folder / f"{name}.db" for name in names] or list(self._replicas)
         for path in paths:
-            self._replicas[path].sync_once(url or self.url, timeout=30)
+            self._replicas[path].sync_once(url or self.url, token=token, timeout=30)
 
     def settle(self) -> None:
         """Sync all that are open until each has what the others sent."""
@@ -179,14 +181,18 @@ def query(path: Path, sql: str, *values: Any) -> list[Any]:
 class ServerProcess:
     """``syncline serve`` as a child process."""
 
-    def __init__(self, data: Path, port: int = 0) -> None:
-        self.child = subprocess.Popen(
-            command("serve", "--data", str(data), "--port", str(port)),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    def __init__(
+        self, data: Path, port: int = 0, *, token: str = "", log: Path | None = None
+    ) -> None:
+        with open(log or os.devnull, "ab") as errors:
+            self.child = subprocess.Popen(
+                command("serve", "--data", str(data), "--port", str(port)),
+                cwd=ROOT,
+                env=os.environ | {"SYNCLINE_TOKEN": token},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         assert self.child.stdout is not None
         line = self.child.stdout.readline()
         assert line.startswith("listening on "), line
