@@ -58,7 +58,7 @@ class Tally:
         return self.lost + self.doubled + self.holes + self.problems
 
 
-class _Writer:
+class Writer:
     """A writer's files, its process while it lives, and what its diary says."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -73,7 +73,7 @@ class _Writer:
         self._read_to = 0
 
     def read(self) -> None:
-        """Read on in the diary; a line that was cut off was never told."""
+        """Read on in the diary."""
         if not self.diary.exists():
             return
         with open(self.diary, "rb") as file:
@@ -82,6 +82,8 @@ class _Writer:
         whole, _, _ = data.rpartition(b"\n")
         self._read_to += len(whole) + 1 if whole else 0
         for line in whole.splitlines():
+            if not line.endswith(b"}"):
+                continue  # Its writer was killed while it told.
             words = json.loads(line)
             if "wrote" in words:
                 self.told[words["wrote"]] = words["v"]
@@ -112,7 +114,7 @@ class Life:
         self._port = free_port()
         self._url = f"ws://127.0.0.1:{self._port}"
         self._server = 0
-        self._writers = [_Writer(folder, name) for name in WRITERS]
+        self._writers = [Writer(folder, name) for name in WRITERS]
         self._salts: dict[str, int] = {}
         self._head: tuple[int, bytes] | None = None
 
@@ -193,7 +195,7 @@ class Life:
 
     # After each kill, the files as they lie there.
 
-    def _check_replica(self, writer: _Writer) -> None:
+    def _check_replica(self, writer: Writer) -> None:
         """Every write that returned is in the file."""
         known = {
             salt.hex()

@@ -100,6 +100,7 @@ def _write_for_ever(order: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
     path, later = Path(order["path"]), order["life"] * LEASE_US
     diary = os.open(order["diary"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(diary, b"\n")  # The last line may have been cut off by a kill.
     rng = random.Random(f"{path.stem} {order['life']}")
 
     def note(**words: object) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.kill9 import main, run
-from tests.faults.killing import Life, Tally
+from tests.faults.killing import Life, Tally, Writer
 from tests.faults.nursery import Nursery
 
 KINDS = ("lost", "doubled", "holes", "problems")
@@ -82,3 +82,14 @@ def test_a_child_that_ends_by_itself_is_not_taken_for_a_killed_one(tmp_path: Pat
     with Nursery() as nursery:
         pid = nursery.start("server", path=str(tmp_path / "no folder" / "server.db"), port=1)
         assert nursery.wait(pid) == 1
+
+
+def test_a_line_that_a_kill_cut_off_was_never_told(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "ann")
+    writer.diary.write_bytes(b'\n{"wrote": "a", "v": "1"}\n{"wrote": "b", "v"')
+    writer.read()
+    assert writer.told == {"a": "1"}
+    with open(writer.diary, "ab") as file:
+        file.write(b'\n{"wrote": "c", "v": "3"}\n{"settled": "a"}\n')
+    writer.read()
+    assert (writer.told, writer.settled) == ({"a": "1", "c": "3"}, {"a"})
