@@ -100,7 +100,8 @@ def _check_replica(
     if session not in world.allowed(device):
         if held or state.seq:
             yield Violation("isolated", f"{name} holds what it may not open")
-        if not any(session in app.touched for app in world.apps.values()):
+        guests = [n for n, allowed in world.allowed_by_name.items() if session not in allowed]
+        if not any(session in world.apps[guest].touched for guest in guests):
             yield Violation("isolated", f"{name} was told that it exists")
         return
     mine = {(collection, id_): data for collection, id_, data in rows}
