@@ -647,3 +647,31 @@ def test_an_opened_that_comes_twice_or_unasked_changes_nothing(wire: Wire) -> No
     line.deliver()
     assert _pushed(line) == [[1]]
     _settled(wire, ann, receipt)
+
+
+def test_a_listing_that_was_asked_for_meanwhile_is_waited_for_too(wire: Wire) -> None:
+    """The answer to the first may be from before a session that the second is asked about."""
+    ann = wire.open("ann")
+    line = wire.connect(ann)
+    line.deliver()
+    line.do(line.engine.list_again)
+    line.do(line.engine.list_again)
+    line.send_one()
+    line.receive_one()
+    assert not line.engine.listed
+    line.deliver()
+    assert line.engine.listed
+
+
+def test_a_time_that_no_clock_shows_is_not_believed_from_a_server(wire: Wire) -> None:
+    ann = wire.open("ann")
+    ann.session("s").put("n", "r", {"x": 1})
+    line = wire.connect(ann)
+    line.deliver()
+    receipt = ann.session("s").put("n", "r", {"x": 2})
+    for code, detail in ((3003, {"seen": 2**63 - 1}), (3012, {"server_clock": 2**63 - 1})):
+        refused = OpRefused(session="s", n=2, code=code, reason="", detail=detail)
+        line.receive(refused)
+    assert ann.session("s").get("n", "r") == {"x": 2}
+    wire.sync(ann)
+    assert receipt.state is ReceiptState.APPLIED

@@ -238,14 +238,14 @@ def test_PU4_a_settled_number_with_other_content_is_refused_with_3006(other: Op)
     assert world.dots() == [("ann", 1)]
 
 
-def test_small_ops_that_name_large_entries_are_answered_in_parts(
+def test_repeats_of_large_entries_are_answered_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coordinator_module, "REPEAT_BYTES_MAX", 5000)
     world = World()
     world.push("ann", make_op(1, put(text="x" * 2000), salt="op 1"))
     former = Dot("ann", 1)
-    ops = [make_op(n, put(a=1), salt="op 1", former=former) for n in range(1, 9)]
+    ops = [make_op(n, put(text="x" * 2000), salt="op 1", former=former) for n in range(1, 9)]
     answers = world.push("bob", *ops)
     assert code_of(answers) == [(1, 0, True), (2, 0, True), (3, 0, True), (4, 3018, False)]
 
@@ -418,6 +418,14 @@ def test_PU9_an_op_that_comes_back_after_its_copy_was_accepted_is_a_repeat_of_th
         session="s1", n=1, code=0, final=True, entry=row.entry, hash=row.hash
     )
     assert world.dots() == [("copy", 1)]
+
+
+def test_PU9_a_salt_that_somebody_took_for_another_op_is_told_to_its_author() -> None:
+    world = World()
+    assert world.push("mallory", make_op(1, put("theirs", a=1), salt="taken")) == []
+    (answer,) = world.push("ann", make_op(1, put("mine", a=1), salt="taken"))
+    assert (answer.code, answer.final, answer.entry) == (3001, True, None)
+    assert world.dots() == [("mallory", 1)]
 
 
 def test_PU9_an_op_with_another_salt_is_not_a_repeat_of_its_former_dot() -> None:

@@ -13,6 +13,7 @@ from syncline.sync import (
     OP_BYTES_MAX,
     OP_CHANGES_MAX,
     RECORD_BYTES_MAX,
+    STAMP_BYTES,
     Change,
     Delete,
     Dot,
@@ -33,6 +34,7 @@ from syncline.sync import (
     encode_op,
     op_digest,
     pack,
+    same_content,
 )
 
 SALT = bytes(range(16))
@@ -162,13 +164,33 @@ def test_VA6_an_op_of_4_mib_is_taken_and_one_byte_more_is_refused() -> None:
         sizes = [1_000_000, 1_000_000, 1_000_000, 1_000_000, last]
         return [Put("c", str(i), {}, {"f": bytes(size)}) for i, size in enumerate(sizes)]
 
-    room = 100_000 + OP_BYTES_MAX - len(encode_body(op(100_000)))
-    assert len(encode_body(op(room))) == OP_BYTES_MAX
+    stamps = 5 * STAMP_BYTES
+    room = 100_000 + OP_BYTES_MAX - stamps - len(encode_body(op(100_000)))
+    assert len(encode_body(op(room))) == OP_BYTES_MAX - stamps
     assert decode_body(encode_body(op(room))) == op(room)
     with pytest.raises(TooLarge, match="the op has 4194305 bytes, the most is 4194304"):
         encode_body(op(room + 1))
     with pytest.raises(TooLarge, match="the op has 4194305 bytes"):
         decode_body(bytes(OP_BYTES_MAX + 1))
+
+
+def test_VA6_an_op_of_many_small_changes_is_as_large_as_it_travels() -> None:
+    """Its stamps count: once they did not, and such an op fitted no frame and was never sent."""
+    changes: list[Change] = [Put("n", f"n{i:05}", {}, {"t": "x" * 80}) for i in range(40_000)]
+    with pytest.raises(TooLarge):
+        encode_body(changes)
+    fits = changes[:38_000]
+    op = Op(1, b"s" * 16, (2**62,) * len(fits), encode_body(fits))
+    assert len(encode_op(op)) <= OP_BYTES_MAX + 100
+
+
+def test_two_bodies_say_the_same_whatever_their_contexts() -> None:
+    one = encode_body([Put("c", "r", {"a": 1}, {"x": 1}), Event("e", {})])
+    moved = encode_body([Put("c", "r", {"b": 7}, {"x": 1}), Event("e", {})])
+    other = encode_body([Put("c", "r", {"a": 1}, {"x": True}), Event("e", {})])
+    assert same_content(one, one) and same_content(one, moved)
+    assert not same_content(one, other)
+    assert not same_content(one, encode_body([Put("c", "r", {"a": 1}, {"x": 1})]))
 
 
 def test_VA6_an_op_of_more_than_100000_changes_is_refused() -> None:

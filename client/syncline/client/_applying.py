@@ -164,7 +164,7 @@ def _settle_own(
     op = outbox.get(entry.n) or take_back_refused(db, session, client, entry)
     if op is None and session.boot is not None:
         return None
-    if op is None or op.salt != entry.salt:
+    if op is None or op.salt != entry.salt or op.body != entry.body:
         raise ReplicaCloned(
             f"the log has an op {entry.n} of this client that this replica did not write"
         )

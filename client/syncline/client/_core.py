@@ -15,6 +15,7 @@ from syncline.sync import (
     ID_CHARS_MAX,
     NUMBER_MAX,
     Entry,
+    MalformedFrame,
     Op,
     ReplicaCloned,
     SnapshotPage,
@@ -22,6 +23,7 @@ from syncline.sync import (
     Welcome,
     encode_op,
     pack,
+    same_content,
     unpack,
 )
 
@@ -50,6 +52,8 @@ CLOCK_STEP_US = 5_000
 """A measured offset is kept when it moved by more; below, it is the network's noise."""
 AHEAD_US_MAX = 60_000_000
 ID_ENDING_CHARS = 8
+TIME_US_MAX = 1 << 62
+"""No clock is ever there: a time beyond it, from a server, is not believed."""
 
 
 class LeaseLost(Exception):
@@ -428,6 +432,8 @@ class Core(LocalCore):
         with self._session(id_) as (db, session, client):
             op = pending_op(db, session.key, n)
             if op is not None and op.salt == entry.salt:
+                if op.body is None or not same_content(op.body, entry.body):
+                    raise MalformedFrame(f"op {n} is said to be in the log, with other content")
                 apply_repeat(db, session, client, op, entry, hash_)
                 self.database.after_commit(lambda: self._tell([]))
 
@@ -435,10 +441,11 @@ class Core(LocalCore):
         """3003 and 3012: set stamps again, by the server's clock where it told it; how many."""
         with self._session(id_) as (db, session, client):
             server = detail.get("server_clock")
-            if code == 3012 and type(server) is int:
+            if code == 3012 and type(server) is int and 0 < server < TIME_US_MAX:
                 set_meta(db, "offset_us", server - self.clock())
                 set_meta(db, "server_clock", server)
             seen = detail.get("seen")
+            above = seen if type(seen) is int and 0 <= seen < TIME_US_MAX else 0
             return _healing.stamp_again(
                 db,
                 session,
@@ -446,7 +453,7 @@ class Core(LocalCore):
                 first=n,
                 now=self._now(int(meta(db, "offset_us", 0)), int(meta(db, "server_clock", 0))),
                 ahead_us_max=AHEAD_US_MAX // 2,
-                above=seen if code == 3003 and type(seen) is int else 0,
+                above=above if code == 3003 else 0,
             )
 
     # The link's own word on how it stands, for people and other processes.

@@ -81,7 +81,8 @@ class Database:
         on_disk: bool = True,
     ) -> None:
         """``on_disk`` is False when the factory keeps the file elsewhere (in a simulated disk)."""
-        self.path = path
+        # One file, whatever link it is opened by: its WAL and its lock lie beside it.
+        self.path = path.resolve() if on_disk else path
         self.durability = durability
         self._factory = factory
         self.lock = threading.RLock()
@@ -96,16 +97,16 @@ class Database:
         self._file_lock: IO[Any] | None = None
         self._on_disk = on_disk
         self.guarded = on_disk and wal_reset_fault(sqlite3.sqlite_version_info)
-        fresh = on_disk and _check_path(path, create)
+        fresh = on_disk and _check_path(self.path, create)
         if self.guarded:
-            self._file_lock = _open_lock_file(path)
+            self._file_lock = _open_lock_file(self.path)
         try:
             self._open()
         except BaseException:
             self._release_files()
             raise
         if fresh:
-            os.chmod(path, 0o600)
+            os.chmod(self.path, 0o600)
 
     # Opening and closing.
 

@@ -25,6 +25,7 @@ from syncline.sync import (
     BadPeer,
     Common,
     Compare,
+    Conflict,
     Diverged,
     Entries,
     Entry,
@@ -100,7 +101,7 @@ class ClientEngine:
         self.welcome: Welcome | None = None
         self.tracks: dict[str, Track] = {}
         self.listed = False
-        self._listing = False
+        self._listings = 0
         self._marks: dict[int, Marked | None] = {}
         self._next_mark = 1
         self.counts = Counts()
@@ -226,7 +227,8 @@ class ClientEngine:
     def list_again(self) -> None:
         """Ask anew which sessions there are; ``listed`` is true once the answer is here."""
         if self._only is None:
-            self.listed, self._listing = False, True
+            self.listed = False
+            self._listings += 1
             self._send(ListSessions())
 
     def mark(self) -> int:
@@ -256,7 +258,7 @@ class ClientEngine:
     def _waits(self) -> bool:
         return (
             self.welcome is None
-            or self._listing
+            or self._listings > 0
             or any(
                 track.stage in (Stage.OPENING, Stage.COMPARING, Stage.BOOTING)
                 or (track.stage is Stage.LIVE and bool(track.in_flight) and not track.not_before)
@@ -329,7 +331,9 @@ class ClientEngine:
         if frame.page and frame.more and frame.items:
             self._send(ListSessions(after=frame.items[-1].session))
         elif frame.page:
-            self.listed, self._listing = True, False
+            # Another listing may have been asked for meanwhile: that one counts.
+            self._listings = max(0, self._listings - 1)
+            self.listed = self._listings == 0
 
     def _open(self, id_: str) -> None:
         track = self.tracks[id_] = Track(id_)
@@ -460,7 +464,7 @@ class ClientEngine:
         for n, _ in applied.settled:
             track.in_flight.pop(n, None)
         self.counts.received += applied.entries - len(applied.settled)
-        self.counts.conflicts += len(applied.conflicts)
+        self.counts.conflicts += sum(isinstance(c, Conflict) for c in applied.conflicts)
         for repeat in list(track.repeats.values()):
             self._settle_repeat(track, repeat)
         self._pump(track, now)

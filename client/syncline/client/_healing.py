@@ -22,6 +22,7 @@ from syncline.sync import (
     RecordChange,
     Refused,
     Stamp,
+    TooLarge,
     encode_body,
     op_digest,
     pack,
@@ -223,7 +224,7 @@ def _renumber(db: sqlite3.Connection, session: SessionState, old: str, new: str)
     running = NO_HASH
     touched: set[Key] = set()
     for n, op in enumerate(pending, 1):
-        body = encode_body([moves.renamed(change, n) for change in op.changes])
+        body = _moved_body(op, n, moves)
         assert op.salt is not None
         running = running_hash(running, n, op_digest(op.salt, body))
         former = op.former or Dot(old, op.n)  # Whatever it was called since, this names it.
@@ -240,6 +241,15 @@ def _renumber(db: sqlite3.Connection, session: SessionState, old: str, new: str)
     )
     session.save(db)
     repredict(db, session, new, touched)
+
+
+def _moved_body(op: Pending, number: int, moves: _Moves) -> bytes:
+    changes = op.changes
+    try:
+        return encode_body([moves.renamed(change, number) for change in changes])
+    except TooLarge:
+        # The new id is longer, and the op was as large as an op can be: its contexts say less.
+        return encode_body([moves.renamed(change, 0) for change in changes])
 
 
 class _Moves:

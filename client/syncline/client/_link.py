@@ -365,7 +365,7 @@ class Link:
 
     async def _open(self) -> ClientConnection:
         try:
-            socket_ = await connect(
+            socket_ = await _Direct(
                 self.url,
                 subprotocols=[websockets.Subprotocol(PROTOCOL)],
                 compression=None,
@@ -566,6 +566,13 @@ def sync_once(
     finally:
         link.stop()
     return link.report(time.monotonic() - began)
+
+
+class _Direct(connect):
+    """Follows no redirect: whoever answers at another address would get the token."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
 
 
 async def _send(socket_: ClientConnection, data: bytes) -> None:

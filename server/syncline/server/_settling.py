@@ -45,6 +45,7 @@ from syncline.sync import (
     genesis,
     op_digest,
     running_hash,
+    same_content,
     settle,
 )
 
@@ -227,6 +228,9 @@ class SessionWork:
             return None
         digest = op_digest(op.salt, op.body)
         if row is not None:
+            if not _says_the_same(op, row):
+                # Somebody took the salt of an op that the log had forgotten: its author is told.
+                return self.refuse(author, op, Malformed("another op with this salt is in the log"))
             of = Dot(row.client, row.n)
             consumed = RefusalRow(author.client, op.n, 0, "", {}, digest, of)
         elif refusal is not None and refusal.code and refusal.digest == digest:
@@ -380,6 +384,13 @@ class SessionWork:
         self._last[client] = last
         self._vector[client] = last.n
         self._advanced.add(client)
+
+
+def _says_the_same(op: Op, row: LogRow) -> bool:
+    try:
+        return same_content(op.body, Entry.decode(row.entry).body)
+    except Refused:
+        return False
 
 
 def busy(reason: str) -> Busy:

@@ -10,6 +10,7 @@ from ._changes import (
     OP_CHANGES_MAX,
     RECORD_BYTES_MAX,
     SALT_BYTES,
+    STAMP_BYTES,
     Change,
     Delete,
     Dot,
@@ -27,6 +28,7 @@ from ._changes import (
     decode_op,
     encode_body,
     encode_op,
+    same_content,
 )
 from ._conflicts import (
     Closed,
@@ -281,6 +283,7 @@ __all__ = [
     "Resolution",
     "Resolve",
     "SALT_BYTES",
+    "STAMP_BYTES",
     "Seq",
     "SessionDeleted",
     "SessionId",
@@ -345,6 +348,7 @@ __all__ = [
     "resolve_conflicts",
     "running_hash",
     "same",
+    "same_content",
     "seen_stamp",
     "serialise",
     "settle",

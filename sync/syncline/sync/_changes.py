@@ -9,7 +9,7 @@ renumbering, salt its digests, and die with it when it is erased.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ DIGEST_BYTES = 32
 RECORD_BYTES_MAX = 1 << 20
 OP_BYTES_MAX = 4 << 20
 OP_CHANGES_MAX = 100_000
+STAMP_BYTES = 9
+"""What a stamp takes at most beside the body, in the op and again in its entry."""
 
 
 class Stamp(NamedTuple):
@@ -133,13 +135,19 @@ def encode_body(changes: Sequence[Change]) -> bytes:
     if len(body) > RECORD_BYTES_MAX:
         for change in changes:
             _check_size(change)
-    if len(body) > OP_BYTES_MAX:
+    _check_op_size(body, len(changes))
+    return body
+
+
+def _check_op_size(body: bytes, changes: int) -> None:
+    """An op is as large as it travels: its stamps stand beside the body."""
+    size = len(body) + STAMP_BYTES * changes
+    if size > OP_BYTES_MAX:
         raise TooLarge(
-            f"the op has {len(body)} bytes, the most is {OP_BYTES_MAX}",
-            bytes=len(body),
+            f"the op has {size} bytes, the most is {OP_BYTES_MAX}",
+            bytes=size,
             bytes_max=OP_BYTES_MAX,
         )
-    return body
 
 
 def _check_size(change: Change) -> None:
@@ -163,14 +171,14 @@ def decode_body(body: bytes) -> list[Change]:
 
     Raises Malformed (3001), InvalidValue (3019) or TooLarge (3011): all final for the op.
     """
-    if len(body) > OP_BYTES_MAX:
-        raise TooLarge(f"the op has {len(body)} bytes, the most is {OP_BYTES_MAX}")
+    _check_op_size(body, 0)
     try:
         rows = unpack(body)
     except MalformedFrame as error:
         raise Malformed(f"the op's body is {error.reason}") from error
     if type(rows) is not list or not 1 <= len(rows) <= OP_CHANGES_MAX:
         raise Malformed("the op's body must be a list of at least one change")
+    _check_op_size(body, len(rows))
     changes = [_decode_change(row) for row in rows]
     if len(body) > RECORD_BYTES_MAX:
         for change in changes:
@@ -180,6 +188,22 @@ def decode_body(body: bytes) -> list[Change]:
         if len(set(touched)) != len(touched):
             raise Malformed("an op changes one record twice; changes of one record are folded")
     return changes
+
+
+def same_content(body: bytes, other: bytes) -> bool:
+    """Whether two bodies say the same but for their contexts, which a renumbering changes.
+
+    Raises what ``decode_body`` does.
+    """
+    return body == other or [_without_context(c) for c in decode_body(body)] == [
+        _without_context(c) for c in decode_body(other)
+    ]
+
+
+def _without_context(change: Change) -> bytes:
+    if isinstance(change, RecordChange):
+        change = replace(change, context={})
+    return encode_body([change])
 
 
 def _decode_change(row: Any) -> Change:

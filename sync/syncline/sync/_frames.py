@@ -28,6 +28,8 @@ PAGE_BYTES = 256 << 10
 """A page of entries or rows is cut when it has this many bytes; one larger item goes alone."""
 PAGE_ITEMS_MAX = 1024
 FRAME_ARRAY_MAX = 2 * PAGE_ITEMS_MAX
+SESSION_CLIENTS_MAX = 1 << 17
+"""A bootstrap's last page names every client that ever wrote to its session."""
 POINTS_MAX = 64
 
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=ID_CHARS_MAX)]
@@ -349,7 +351,7 @@ def decode_to_server(data: bytes | str) -> ToServer | None:
 
     Raises MalformedFrame (3001).
     """
-    raw = _frame_map(data)
+    raw = _frame_map(data, FRAME_ARRAY_MAX)
     return _valid(_to_server, raw) if raw["type"] in TO_SERVER_TYPES else None
 
 
@@ -358,14 +360,14 @@ def decode_to_client(data: bytes | str) -> ToClient | None:
 
     Raises MalformedFrame (3001).
     """
-    raw = _frame_map(data)
+    raw = _frame_map(data, SESSION_CLIENTS_MAX)
     return _valid(_to_client, raw) if raw["type"] in TO_CLIENT_TYPES else None
 
 
-def _frame_map(data: bytes | str) -> dict[str, Any]:
+def _frame_map(data: bytes | str, map_len_max: int) -> dict[str, Any]:
     if not isinstance(data, bytes):
         raise MalformedFrame("frames are binary, not text")
-    raw = unpack(data, array_len_max=FRAME_ARRAY_MAX, map_len_max=FRAME_ARRAY_MAX)
+    raw = unpack(data, array_len_max=FRAME_ARRAY_MAX, map_len_max=map_len_max)
     if not isinstance(raw, dict) or not isinstance(raw.get("type"), str):
         raise MalformedFrame("a frame must be a map with a type")
     return raw
