@@ -100,11 +100,14 @@ def _write_for_ever(order: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
     path, later = Path(order["path"]), order["life"] * LEASE_US
     diary = os.open(order["diary"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(diary, b"\n")  # The last line may have been cut off by a kill.
     rng = random.Random(f"{path.stem} {order['life']}")
 
+    lead = b"\n"  # The last line of the life before may have been cut off by its end.
+
     def note(**words: object) -> None:
-        os.write(diary, json.dumps(words).encode() + b"\n")
+        nonlocal lead
+        os.write(diary, lead + json.dumps(words).encode() + b"\n")
+        lead = b""
 
     with Replica(path, client_id=path.stem, clock=lambda: now_us() + later) as replica:
         session = replica.session(SESSION)
