@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 from ._checkers import Violation
@@ -125,7 +126,8 @@ def _results(seeds: list[int], options: Options, processes: int) -> Iterator[Res
     if processes == 1 or len(seeds) <= CHUNK:
         yield from (play(seed, options) for seed in seeds)
         return
-    pool = ProcessPoolExecutor(processes)
+    # Forked workers would hold each other's pipes open, and outlive a parent that is killed.
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
     try:
         yield from pool.map(partial(_slim, options=options), seeds, chunksize=CHUNK)
     finally:
