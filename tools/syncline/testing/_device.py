@@ -54,6 +54,8 @@ class DeviceClock:
         return max(1, self._scheduler.now + self.skew_us + elapsed * self.drift_ppm // 1_000_000)
 
     def freeze(self, frozen: bool) -> None:
+        if frozen == (self._frozen_at is not None):
+            return
         self._frozen_at = self() if frozen else None
         self.changed_at = self._scheduler.now
 
@@ -301,7 +303,8 @@ class Device:
 
     @property
     def online(self) -> bool:
-        return self._engine is not None and self._engine.settled_down
+        alive = self._wire is not None and self._wire.open
+        return alive and self._engine is not None and self._engine.settled_down
 
     def partition(self, until: int) -> bool:
         """No way to the server until then; what is open goes dead."""
