@@ -6,11 +6,13 @@ at a time, with fewer devices, with fewer writes. What is left is replayed by on
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
@@ -89,15 +91,28 @@ class Campaign:
 
 def play(seed: int, options: Options) -> Result:
     """One world. An exception that escapes the product is a violation like any other."""
-    world = World(seed, options)
+    with _no_news():
+        world = World(seed, options)
+        try:
+            return world.run()
+        except Exception as error:
+            result = world.result
+            result.violations.append(Violation("sound", f"{type(error).__name__}: {error}"))
+            return result
+        finally:
+            world.close()
+
+
+@contextmanager
+def _no_news() -> Iterator[None]:
+    """Full disks and commits without an answer are what a world is made of: nobody logs them."""
+    logger = logging.getLogger("syncline")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
-        return world.run()
-    except Exception as error:
-        result = world.result
-        result.violations.append(Violation("sound", f"{type(error).__name__}: {error}"))
-        return result
+        yield
     finally:
-        world.close()
+        logger.setLevel(level)
 
 
 def run(
