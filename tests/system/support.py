@@ -195,7 +195,7 @@ class ServerProcess:
             )
         assert self.child.stdout is not None
         line = self.child.stdout.readline()
-        assert line.startswith("listening on "), line
+        assert line.startswith("listening on "), (line, log.read_text() if log else "")
         self.url = line.split()[2]
         self.port = int(self.url.rsplit(":", 1)[1])
 

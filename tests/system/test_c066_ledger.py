@@ -107,7 +107,9 @@ class _Author:
             Hand(url, self.name, incarnation=self.incarnation) as hand,
         ):
             for session in self.next:
-                hand.open(session)
+                opened = hand.open(session)
+                if opened.stand == "bootstrap":  # The log is long by now: go on at its end.
+                    hand.open(session, opened.head, opened.hash)
             while not is_over():
                 session = self.rng.choice(list(self.next))
                 self._push(hand, session)
@@ -202,7 +204,7 @@ def _kills(world: World, rounds: int) -> None:
     authors = _authors(6, 3)
     rows = 0
     for _ in range(rounds):
-        process = world.start_process()
+        process = world.start_process(log=world.folder / "server.log")
         goal = _answered(authors) + rng.randrange(1, 120)
         _at_once(authors, process.url, partial(_kill_at, process.child, authors, goal))
         process.kill()
