@@ -357,16 +357,18 @@ def _check_identity(connection: sqlite3.Connection, path: Path) -> None:
         raise NewerFormat(
             f"{path} has format {version}; this version of Syncline reads up to {FORMAT}"
         )
+    if version < 1:
+        raise Damaged(f"{path} says it has format {version}, and there never was one")
     if version == FORMAT:
-        _check_shape(connection, path)
+        _check_shape(connection, path, version)
 
 
-def _check_shape(connection: sqlite3.Connection, path: Path) -> None:
+def _check_shape(connection: sqlite3.Connection, path: Path, version: int) -> None:
     for table, columns in SHAPE.items():
         there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
         if not columns <= there:
             missing = ", ".join(sorted(columns - there))
-            raise Damaged(f"{path} says it has format {FORMAT}, but {table} lacks {missing}")
+            raise Damaged(f"{path} says it has format {version}, but {table} lacks {missing}")
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
@@ -377,16 +379,26 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     try:
         # Another process may have done it while this one waited.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        for statement in _statements(version):
-            connection.execute(statement)
+        _take_steps(connection, path, version)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={FORMAT}")
-        _check_shape(connection, path)
+        _check_shape(connection, path, version)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _take_steps(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    try:
+        for statement in _statements(version):
+            connection.execute(statement)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise
+        # A table or column that is there already, or is not there.
+        raise Damaged(f"{path} says it has format {version}, but: {error}") from error
 
 
 def _statements(version: int) -> Iterator[str]:
