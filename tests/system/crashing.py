@@ -25,6 +25,7 @@ from syncline.client import Replica
 from syncline.client._core import Core
 
 from .interrupting import Interrupts
+from .later import become_later
 from .support import ROOT, SESSION, now_us, query
 
 LEASE_US = 11_000_000
@@ -212,6 +213,7 @@ JOBS: dict[str, Callable[[Replica, dict[str, Any]], None]] = {
     "sync": _sync,
     "both": _both,
     "survive": _survive,
+    "open": lambda replica, order: None,
 }
 
 
@@ -219,10 +221,13 @@ def _live(order: dict[str, Any]) -> None:
     if order["job"] == "leave":
         _leave(order)
         return
+    if order.get("later"):
+        become_later()
     if order.get("at_call"):
         setattr(Core, order["at_call"], lambda *args, **kwargs: _die())
     later = order["clock_us"]
     path = Path(order["path"])
+    _Fatal.left = order.get("at_opening_statement", -1)
     with Replica(
         path, client_id=path.stem, connection_factory=_connect, clock=lambda: now_us() + later
     ) as replica:

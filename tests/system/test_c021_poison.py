@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
 from syncline.client import ReceiptState
-from syncline.server._settling import SessionWork
-from syncline.sync import Change, InvalidValue, Op, OpRefused, Put
+from syncline.sync import InvalidValue, Op, OpRefused, Put
 
 from .hand import Hand, codes, make_op, put
+from .refusing import reject
 from .support import World, eventually, now_us
-
-
-def _reject(monkeypatch: pytest.MonkeyPatch, raising: Exception) -> list[float]:
-    """Let the server raise this for every put with a field ``bad``; when it did, is listed."""
-    accept = SessionWork._accept
-    tried: list[float] = []
-
-    def checked(
-        self: SessionWork, author: Any, op: Op, changes: Sequence[Change] | Exception | None
-    ) -> None:
-        if isinstance(changes, list) and any(
-            isinstance(change, Put) and "bad" in change.fields for change in changes
-        ):
-            tried.append(time.monotonic())
-            raise raising
-        accept(self, author, op, changes)
-
-    monkeypatch.setattr(SessionWork, "_accept", checked)
-    return tried
 
 
 @pytest.mark.parametrize("refusals", [1, 3])
 def test_C021_what_is_refused_for_good_is_kept_apart_and_the_rest_arrives(
     world: World, monkeypatch: pytest.MonkeyPatch, refusals: int
 ) -> None:
-    tried = _reject(monkeypatch, InvalidValue("this field is not taken here", path="bad"))
+    tried = reject(monkeypatch, InvalidValue("this field is not taken here", path="bad"))
     server = world.start()
     a = world.session("a")
     bad = [a.put("notes", f"x{i}", {"bad": i}) for i in range(refusals)]
@@ -83,7 +60,7 @@ def test_C021_what_is_refused_for_good_is_kept_apart_and_the_rest_arrives(
 def test_C021_a_bug_in_the_server_is_tried_again_with_pauses_and_not_for_ever(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried = _reject(monkeypatch, RuntimeError("a bug"))
+    tried = reject(monkeypatch, RuntimeError("a bug"))
     world.start()
     a, b = world.session("a"), world.session("b")
     poison = a.put("notes", "x", {"bad": 1})
@@ -108,7 +85,7 @@ def test_C021_a_bug_that_is_gone_in_time_costs_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        tried = _reject(patched, RuntimeError("a bug"))
+        tried = reject(patched, RuntimeError("a bug"))
         world.start()
         a = world.session("a")
         receipt = a.put("notes", "x", {"bad": 1})
