@@ -52,7 +52,7 @@ def _random_kills(world: World, rounds: int) -> None:
         for seed in range(rounds):
             job = rng.choice(["write", "write", "both"])
             life = crasher.run(
-                job, path, seed=seed, ops=30, url=world.url, after_s=rng.uniform(0.002, 0.1)
+                job, path, seed=seed, ops=300, url=world.url, after_s=rng.uniform(0.002, 0.1)
             )
             told += [word for word in life.told if word != "synced"]
             killed += life.killed_by == signal.SIGALRM
