@@ -154,6 +154,7 @@ def test_what_can_be_made_anew_beside_a_servers_file_costs_nothing(
 # The disk of a server that is at work.
 
 
+@pytest.mark.long  # It may have to wait out a pause of 30 s between two attempts.
 def test_a_servers_disk_that_fills_costs_time_and_no_write_and_readers_nothing(
     world: World,
 ) -> None:
