@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -107,6 +108,13 @@ def _unmask(data: bytes, mask: bytes) -> bytes:
     return whole.to_bytes(len(data), "big")
 
 
+def _begun(task: asyncio.Task[Any]) -> bool:
+    work = task.get_coro()
+    return not (
+        inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED
+    )
+
+
 class Proxy:
     """``with Proxy(server.port) as proxy: replica.connect(proxy.url)``.
 
@@ -125,6 +133,7 @@ class Proxy:
         self._cuts: dict[Way, tuple[int, threading.Event]] = {}
         self._dead: set[tuple[int, Way]] = set()
         self._open: dict[int, list[asyncio.StreamWriter]] = {}
+        self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="syncline-proxy")
@@ -149,10 +158,12 @@ class Proxy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._run(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        try:
+            self._run(self._close())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     # Trouble. From any thread and from filters; in force when the call returns.
 
@@ -221,31 +232,54 @@ class Proxy:
 
     async def _close(self) -> None:
         assert self._server is not None
+        # A connection that was just accepted belongs to a task of asyncio that has not begun: when
+        # that is cancelled, or begins after the server is closed, nobody closes its socket.
+        while not all(map(_begun, asyncio.all_tasks())):  # noqa: ASYNC110 - no event tells it
+            await asyncio.sleep(0)
         self._server.close()
         self._closing.set()
-        self._abort_all()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Everything in this loop, not a list of our own: a connection may be half accepted, and
+        # whoever of them is cancelled may leave another to end.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        for writer in list(self._writers):
+            writer.transport.abort()
+            await self._closed(writer)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _closed(self, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        self._writers.discard(writer)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)  # the loop itself holds tasks by a weak reference only
+        task.add_done_callback(self._tasks.discard)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Not a coroutine: the writer is known at once, also when the rest is never begun.
+        self._writers.add(writer)
         with self._accepted:
             self.connections += 1
-            connection = self.connections
             self._accepted.notify_all()
+        self._start(self._join(self.connections, reader, writer))
+
+    async def _join(
+        self, connection: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self.target_port)
         except OSError:
             writer.transport.abort()
+            await self._closed(writer)
             return
+        self._writers.add(back)
         self._open[connection] = [writer, back]
         self._dead.update((connection, way) for way in self._holes)
-        for task in (
-            asyncio.create_task(self._pump(connection, Way.TO_SERVER, reader, back)),
-            asyncio.create_task(self._pump(connection, Way.TO_CLIENT, there, writer)),
-        ):
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._start(self._pump(connection, Way.TO_SERVER, reader, back))
+        self._start(self._pump(connection, Way.TO_CLIENT, there, writer))
 
     async def _pump(
         self,
@@ -261,6 +295,7 @@ class Proxy:
                     await self._hand_on(connection, way, item, writer)
         if (connection, way) not in self._dead:
             self._abort(connection)
+            await self._closed(writer)
 
     async def _hand_on(
         self, connection: int, way: Way, item: bytes | Message, writer: asyncio.StreamWriter
