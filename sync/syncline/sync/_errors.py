@@ -38,7 +38,11 @@
         ├── AddressTaken     3111
         ├── FileInUse        3112
         ├── NotFound         3113
-        └── TimedOut         3114
+        ├── TimedOut         3114
+        ├── SessionNotFound  3120
+        ├── SessionConflict  3121
+        ├── InvalidSessionFile 3122
+        └── ModelLocked      3123
 
 3004 is no error: it is the number of the notice that a conflict was settled.
 Numbers 3001 to 3099 travel on the wire; 31xx never leave the machine they are raised on.
@@ -306,6 +310,30 @@ class TimedOut(LocalError):
     code = 3114
     name = "timed out"
     advice = "Nothing is lost: what is pending stays in the outbox and is sent later"
+
+
+class SessionNotFound(LocalError):
+    code = 3120
+    name = "session not found"
+    advice = "Check its id, or create it first; list_sessions() shows what the store holds"
+
+
+class SessionConflict(LocalError):
+    code = 3121
+    name = "session conflict"
+    advice = "Nothing was stored: load the session again, and apply the change to what is there now"
+
+
+class InvalidSessionFile(LocalError):
+    code = 3122
+    name = "invalid session file"
+    advice = "The file is left as it is: mend it, or move it away and restore a backup"
+
+
+class ModelLocked(LocalError):
+    code = 3123
+    name = "model locked"
+    advice = "Fork the session and change the model there, or create with model_locked=False"
 
 
 def _leaves(base: type[SyncError]) -> list[type[SyncError]]:
