@@ -32,7 +32,8 @@ from syncline.sync.sessions import (
 )
 
 METER = "inputTokens outputTokens cacheReadTokens cacheWriteTokens costMicros"
-PLACE = "turnId stageId seqWithinTurn parentTurnId subagentDepth"
+LEASE = "fence runner over leaseUs"
+PLACE = f"turnId stageId seqWithinTurn parentTurnId subagentDepth {LEASE}"
 WIRE = {
     "user.message": "messageId text mode attachments metadata",
     "agent.message": f"{PLACE} messageId requestId text reasoning toolCalls metadata",
@@ -45,12 +46,13 @@ WIRE = {
     "tool.call.completed": f"{PLACE} callId name outcome result error errorType",
     "tool.call.pending": f"{PLACE} callId name reason expiresAt",
     "tool.call.decision": f"{PLACE} callId decision by note input",
-    "session.status": f"{PLACE} status stopReason messageIds fence",
-    "session.usage": f"{PLACE} {METER} requests calls steps durationUs",
+    "session.status": f"{PLACE} status stopReason messageIds error errorType",
+    "session.usage": f"{PLACE} {METER} outcome limit requests calls steps durationUs",
     "session.error": f"{PLACE} error errorType source",
     "session.metadata": "metadata",
     "session.artifact": f"{PLACE} artifactId title kind url metadata",
-    "session.resumed": (f"{PLACE} requestsRetried callsRerun callsInterrupted callsParked fence"),
+    "session.resumed": f"{PLACE} requestsRetried callsRerun callsInterrupted callsParked",
+    "turn.lease": PLACE,
     "subagent.spawned": f"{PLACE} sessionId agent task callId",
     "subagent.status": f"{PLACE} sessionId status stopReason",
     "subagent.message": f"{PLACE} sessionId messageId text",

@@ -34,6 +34,7 @@ from ._payload import (
     ToolAnnotations,
     ToolCall,
     ToolOutcome,
+    TurnOutcome,
     fit_problem,
 )
 from ._signals import EPHEMERAL_KINDS
@@ -184,21 +185,28 @@ class ToolCallDecision(InTurn):
 class SessionStatusChanged(Placed):
     """A transition. ``stop_reason`` stands on every idle, ``turn_id`` on all of a turn's.
 
-    ``message_ids`` are the messages that a turn takes in as it begins to run. ``fence`` is the
-    token of the lease that it runs under: a larger one has taken over from a smaller.
+    ``message_ids`` are the messages that a turn takes in as it begins to run. ``error`` says why a
+    turn ended with ``stop_reason`` error.
     """
 
     type: ClassVar[str] = "session.status"
     status: Open[RunStatus]
     stop_reason: Open[StopReason] | None = None
     message_ids: list[str] = Field(default_factory=list)
-    fence: Count | None = None
+    error: str | None = None
+    error_type: str | None = None
 
 
 class SessionUsage(InTurn, Metered):
-    """The turn's meter, written immediately before its closing status."""
+    """The turn's meter, written immediately before its closing status, and the ledger's last word.
+
+    A turn that rests and goes on has several; each covers the whole turn so far, without its
+    subagents. ``limit`` names the one that was reached.
+    """
 
     type: ClassVar[str] = "session.usage"
+    outcome: Open[TurnOutcome] | None = None
+    limit: str | None = None
     requests: Count = 0
     calls: Count = 0
     steps: Count = 0
@@ -240,7 +248,12 @@ class SessionResumed(InTurn):
     calls_rerun: Count = 0
     calls_interrupted: Count = 0
     calls_parked: Count = 0
-    fence: Count | None = None
+
+
+class TurnLease(InTurn):
+    """Whoever runs the turn is still there: written when nothing else was for a while."""
+
+    type: ClassVar[str] = "turn.lease"
 
 
 # Subagents: the four things that a child session reports to its parent.
@@ -392,6 +405,7 @@ KnownEvent = (
     | SessionMetadata
     | SessionArtifact
     | SessionResumed
+    | TurnLease
     | SubagentSpawned
     | SubagentStatus
     | SubagentMessage

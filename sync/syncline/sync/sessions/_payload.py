@@ -11,7 +11,7 @@ in millionths of the currency that the host counts in. Times are microseconds si
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -97,6 +97,19 @@ class RequestOutcome(StrEnum):
 
     USER_ABORTED = "user-aborted"
     PROVIDER_ERROR = "provider-error"
+    CANCELLED = "cancelled"
+
+
+class TurnOutcome(StrEnum):
+    """The ledger's word for how a turn ended; ``paused`` is one that may go on."""
+
+    SUCCESS = "success"
+    USER_ABORTED = "user-aborted"
+    PROVIDER_ERROR = "provider-error"
+    ERROR = "error"
+    LIMITED = "limited"
+    PAUSED = "paused"
+    ORPHANED = "orphaned"
 
 
 class Payload(BaseModel):
@@ -140,12 +153,16 @@ class Logged(Payload):
 
 
 class Placed(Logged):
-    """An event that may belong to a turn; these five fields are the ledger's identity tuple.
+    """An event that may belong to a turn; the first five fields are the ledger's identity tuple.
 
     (The session's id, its first member, is the log's.) ``turn_id`` is None outside any turn.
     ``stage_id`` names the part of the turn, ``seq_within_turn`` counts its events from 1;
     ``parent_turn_id`` and ``subagent_depth`` say whose subagent runs it. Whoever runs the turn
     fills them in with ``TurnPlace.put`` when it appends.
+
+    ``fence`` and ``runner`` are the lease that it was written under: a number, and whose it is. The
+    first event under a new fence claims it: ``over`` is the runner that it takes over from, and
+    ``lease_us`` for how many microseconds of silence the new one is believed to live.
     """
 
     turn_id: str | None = None
@@ -153,6 +170,10 @@ class Placed(Logged):
     seq_within_turn: Count | None = None
     parent_turn_id: str | None = None
     subagent_depth: Count | None = None
+    fence: Count | None = None
+    runner: str | None = None
+    over: str | None = None
+    lease_us: Count | None = None
 
 
 class InTurn(Placed):
@@ -166,25 +187,21 @@ PlacedEvent = TypeVar("PlacedEvent", bound=Placed)
 
 @dataclass(frozen=True, slots=True)
 class TurnPlace:
-    """Where in which turn something happens; see ``Placed``."""
+    """Where in which turn something happens, and under which lease; see ``Placed``."""
 
     turn_id: str
     stage_id: str | None = None
     seq_within_turn: int | None = None
     parent_turn_id: str | None = None
     subagent_depth: int | None = None
+    fence: int | None = None
+    runner: str | None = None
+    over: str | None = None
+    lease_us: int | None = None
 
     def put(self, event: PlacedEvent) -> PlacedEvent:
         """The same event at this place."""
-        return event.model_copy(
-            update={
-                "turn_id": self.turn_id,
-                "stage_id": self.stage_id,
-                "seq_within_turn": self.seq_within_turn,
-                "parent_turn_id": self.parent_turn_id,
-                "subagent_depth": self.subagent_depth,
-            }
-        )
+        return event.model_copy(update=asdict(self))
 
 
 class Attachment(Payload):
