@@ -14,7 +14,19 @@ import click
 
 from syncline.sync import SyncError
 
-from . import _demo, _inspect, _record, _replay, _serve, _simulate, _sync, _teeth, _verify, _write
+from . import (
+    _bench,
+    _demo,
+    _inspect,
+    _record,
+    _replay,
+    _serve,
+    _simulate,
+    _sync,
+    _teeth,
+    _verify,
+    _write,
+)
 
 INTERRUPTED = 130
 
@@ -55,6 +67,7 @@ for _command in (
     _replay.replay,
     _simulate.simulate,
     _teeth.teeth,
+    _bench.bench,
 ):
     cli.add_command(_command)
 

@@ -22,16 +22,26 @@ _ANNOUNCED = "listening on "
 
 
 class ServerProcess:
-    """``syncline serve`` on a data file, on a free port of this machine, while the block runs.
+    """``syncline serve`` on a data file, on a port of this machine, while the block runs.
 
-    What it has to say goes to ``log``. SIGTERM to this process ends the block like Ctrl-C, so that
-    no server is left behind; Ctrl-C does not reach the server, which ends last. Raises LocalError
-    when the server does not start, or end, in order.
+    ``port`` 0 is any free one; ``program`` is another module that takes the same words and
+    announces itself by the same line. What it has to say goes to ``log``. SIGTERM to this process
+    ends the block like Ctrl-C, so that no server is left behind; Ctrl-C does not reach the server,
+    which ends last. Raises LocalError when the server does not start, or end, in order.
     """
 
-    def __init__(self, data: Path, log: Path) -> None:
+    def __init__(
+        self,
+        data: Path,
+        log: Path,
+        *,
+        port: int = 0,
+        program: tuple[str, ...] = ("syncline.cli", "serve"),
+    ) -> None:
         self._data = data
         self._log = log
+        self._port = port
+        self._program = program
         self._process: subprocess.Popen[str] | None = None
         self._before: Any = None
         self.url = ""
@@ -40,11 +50,22 @@ class ServerProcess:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raises LocalError, with its own words, when the server has ended by itself."""
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            raise LocalError(f"the server ended with code {code}: {self._said()}")
+
     def __enter__(self) -> Self:
         # A token would close the server to devices that bring none.
         env = {name: value for name, value in os.environ.items() if name != "SYNCLINE_TOKEN"}
-        command = [sys.executable, "-m", "syncline.cli", "serve"]
-        command += ["--data", str(self._data), "--port", "0"]
+        command = [sys.executable, "-m", *self._program]
+        command += ["--data", str(self._data), "--port", str(self._port)]
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, _interrupt)
         with open(self._log, "w", encoding="utf-8") as log:
@@ -78,12 +99,18 @@ class ServerProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._process is None:
+            return
         try:
             code = self._stop()
         finally:
             self._kill()
         if code and error is None:
             raise LocalError(f"the server ended with code {code}: {self._said()}")
+
+    def stop(self) -> None:
+        """End it before the block does. Safe to call twice."""
+        self.__exit__(None, None, None)
 
     def _stop(self) -> int:
         assert self._process is not None
@@ -99,6 +126,7 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+        self._process = None
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
             self._before = None
