@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.sync.sessions.event_strategies import EVERY_EVENT
@@ -31,6 +31,7 @@ from syncline.sync.sessions import (
     read_signal,
 )
 
+EXAMPLES = 50 if settings().max_examples <= 150 else settings().max_examples
 METER = "inputTokens outputTokens cacheReadTokens cacheWriteTokens costMicros"
 LEASE = "fence runner over leaseUs"
 PLACE = f"turnId stageId seqWithinTurn parentTurnId subagentDepth {LEASE}"
@@ -94,6 +95,7 @@ def test_the_stop_reasons_are_the_nine_of_the_source() -> None:
     ).split()
 
 
+@settings(max_examples=EXAMPLES)
 @given(EVERY_EVENT)
 def test_what_the_log_holds_comes_back_whole(stored: tuple[str, dict[str, Any]]) -> None:
     type_, payload = stored
@@ -106,6 +108,7 @@ def test_what_the_log_holds_comes_back_whole(stored: tuple[str, dict[str, Any]])
     assert read_event(type_, again) == event
 
 
+@settings(max_examples=EXAMPLES)
 @given(TEXT.filter(lambda name: name not in EVENT_TYPES), FIELDS)
 def test_a_type_that_nobody_knows_is_kept_as_it_is(type_: str, payload: dict[str, Any]) -> None:
     event = read_event(type_, payload)
@@ -113,6 +116,7 @@ def test_a_type_that_nobody_knows_is_kept_as_it_is(type_: str, payload: dict[str
     assert event.payload() == payload
 
 
+@settings(max_examples=EXAMPLES)
 @given(EVERY_EVENT, st.data())
 def test_any_payload_of_a_known_type_can_be_read(
     stored: tuple[str, dict[str, Any]], data: st.DataObject

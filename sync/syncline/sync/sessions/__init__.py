@@ -58,7 +58,10 @@ from ._events import (
     check_loggable,
     read_event,
 )
+from ._filter import contains
+from ._folds import Conversation, OpenItems, open_items, trace_of
 from ._hooks import PassThrough, RegisteredHook, SessionController, SessionHookStack, Stage
+from ._logged import LogItem
 from ._memory_store import MemorySessionStore, warn_once
 from ._payload import (
     Attachment,
@@ -74,6 +77,7 @@ from ._payload import (
     TurnOutcome,
     TurnPlace,
 )
+from ._prompt import WAITING, Prompt, PromptAgent, PromptCall, PromptItem, PromptSummary, PromptUser
 from ._resume import (
     CheckpointSnapshot,
     CheckpointSource,
@@ -123,6 +127,8 @@ from ._store import (
     check_creatable,
     check_savable,
 )
+from ._trace import Span, SpanKind, Trace, TraceNote
+from ._transcript import Transcript, TranscriptCall, TranscriptMessage
 from ._turn import NOBODY, Call, Child, Lease, Meter, Phase, Turn, TurnState
 from ._turn_steps import (
     Action,
@@ -150,6 +156,7 @@ from ._turn_steps import (
     standing,
     time_left,
 )
+from ._usage import Usage
 
 __all__ = [
     "Action",
@@ -176,6 +183,7 @@ __all__ = [
     "ConflictResolver",
     "ConnectionAuthorizationRequired",
     "ConnectionAuthorized",
+    "Conversation",
     "Decision",
     "DeliveryMode",
     "EPHEMERAL_KINDS",
@@ -192,6 +200,7 @@ __all__ = [
     "Limits",
     "Listener",
     "LogEvent",
+    "LogItem",
     "LoggedEvent",
     "METADATA_KEY_BYTES_MAX",
     "MemorySessionStore",
@@ -205,9 +214,16 @@ __all__ = [
     "ModelRequestRetried",
     "ModelRequestStarted",
     "NOBODY",
+    "OpenItems",
     "PassThrough",
     "Phase",
     "PostCommitFailed",
+    "Prompt",
+    "PromptAgent",
+    "PromptCall",
+    "PromptItem",
+    "PromptSummary",
+    "PromptUser",
     "Readiness",
     "RegisteredHook",
     "RequestOutcome",
@@ -239,6 +255,8 @@ __all__ = [
     "SessionStatusChanged",
     "SessionStore",
     "SessionUsage",
+    "Span",
+    "SpanKind",
     "Stage",
     "Start",
     "StopReason",
@@ -259,6 +277,11 @@ __all__ = [
     "ToolCallPending",
     "ToolCallStarted",
     "ToolOutcome",
+    "Trace",
+    "TraceNote",
+    "Transcript",
+    "TranscriptCall",
+    "TranscriptMessage",
     "Turn",
     "TurnLease",
     "TurnOutcome",
@@ -266,7 +289,9 @@ __all__ = [
     "TurnState",
     "UnknownEvent",
     "UpdateTask",
+    "Usage",
     "UserMessage",
+    "WAITING",
     "Wait",
     "Work",
     "WriteMetadata",
@@ -274,12 +299,14 @@ __all__ = [
     "check_loggable",
     "check_savable",
     "closing",
+    "contains",
     "denial",
     "expiring",
     "finished",
     "going_on",
     "is_recent",
     "next_action",
+    "open_items",
     "placed",
     "read_event",
     "read_signal",
@@ -290,6 +317,7 @@ __all__ = [
     "task_from_value",
     "task_to_value",
     "time_left",
+    "trace_of",
     "transient_state",
     "warn_once",
 ]
