@@ -17,6 +17,7 @@ from syncline.sync import (
     Change,
     Delete,
     Dot,
+    Erase,
     Event,
     InvalidValue,
     Malformed,
@@ -39,17 +40,27 @@ from syncline.sync import (
 
 SALT = bytes(range(16))
 
+IDS = st.lists(st.sampled_from(["ann", "b-1"]), min_size=1, max_size=2).map(tuple)
+REWRITTEN = st.lists(
+    st.tuples(st.integers(1, 2**63 - 1), st.binary(min_size=32, max_size=32)), max_size=2
+).map(tuple)
+
 CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(Put, NAMES, NAMES, VECTORS, FIELDS),
     st.builds(Patch, NAMES, NAMES, VECTORS, FIELDS),
     st.builds(Delete, NAMES, NAMES, VECTORS),
     st.builds(Event, NAMES, FIELDS),
     st.builds(Resolve, NAMES),
+    st.builds(Erase, IDS, REWRITTEN),
 )
 
 
 def touched(change: Change) -> object:
-    return id(change) if isinstance(change, Event | Resolve) else (change.collection, change.id)
+    return (
+        id(change)
+        if isinstance(change, Event | Resolve | Erase)
+        else (change.collection, change.id)
+    )
 
 
 BODIES = st.lists(CHANGES, min_size=1, max_size=5, unique_by=touched)

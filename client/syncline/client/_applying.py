@@ -30,6 +30,7 @@ from syncline.sync import (
     events_in,
     fold,
     pack,
+    running_hash,
 )
 
 from ._page import Page
@@ -41,6 +42,7 @@ from ._rows import (
     lowest_pending,
     pending_op,
     pending_ops,
+    running_at,
     settle_number,
 )
 
@@ -58,6 +60,16 @@ class Applied:
     conflicts: list[Conflict | Closed] = field(default_factory=list)
     entries: int = 0
     fields: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, more: Applied) -> None:
+        """Take in what a later run of entries did."""
+        self.remote |= more.remote
+        self.events += more.events
+        self.settled += more.settled
+        self.conflicts += more.conflicts
+        self.entries += more.entries
+        for collection, names in more.fields.items():
+            self.fields.setdefault(collection, set()).update(names)
 
 
 def apply_entries(
@@ -106,7 +118,8 @@ def apply_entries(
         chain = entry.hash(chain)
         own = _settle_own(db, session, client, entry, outbox, applied)
         events = _fold_entry(page, entry, applied, own)
-        salt, n, running = (None, None, None) if own is None else (own.salt, own.n, own.running)
+        n, running = (None, None) if own is None else (own.n, own.running)
+        salt = None if own is None or entry.erased else own.salt
         rows.append((session.key, entry.seq, chain, events, item, salt, n, running))
         if entry.n > vector.get(entry.client, 0):
             vector[entry.client] = entry.n
@@ -164,7 +177,7 @@ def _settle_own(
     op = outbox.get(entry.n) or take_back_refused(db, session, client, entry)
     if op is None and session.boot is not None:
         return None
-    if op is None or op.salt != entry.salt or op.body != entry.body:
+    if op is None or not _is_entry_of(db, session, op, entry):
         raise ReplicaCloned(
             f"the log has an op {entry.n} of this client that this replica did not write"
         )
@@ -172,6 +185,14 @@ def _settle_own(
         settle_number(session, op.n, op.running)
         applied.settled.append((op.n, entry.outcome))
     return op
+
+
+def _is_entry_of(db: sqlite3.Connection, session: SessionState, op: Pending, entry: Entry) -> bool:
+    if op.salt is not None and op.body is not None:
+        return entry.holds(op.salt, op.body)
+    # A void number: what it was is erased here, and only its running hash can tell.
+    before = running_at(db, session, op.n - 1)
+    return before is not None and running_hash(before, op.n, entry.op_digest) == op.running
 
 
 def take_back_refused(
@@ -334,7 +355,7 @@ def apply_repeat(
     db.execute(
         "UPDATE syncline_entries SET salt=?, n=?, running=? WHERE session=? AND seq=?",
         (
-            op.salt,
+            None if entry.erased else op.salt,
             op.n if own_dot else None,
             op.running if own_dot else None,
             session.key,

@@ -101,7 +101,7 @@ def _keep_entry(
     if held is not None:
         return  # An own one knows its number too, which this page does not tell.
     op = pending_op(db, session.key, entry.n) if entry.client == client else None
-    if op is None or op.salt != entry.salt:
+    if op is None or op.salt is None or not entry.holds(op.salt, op.body or b""):
         op = take_back_refused(db, session, client, entry)
     events = events_in([accepted.change for accepted in entry.read()])
     db.execute(
@@ -113,7 +113,7 @@ def _keep_entry(
             hash_,
             events,
             item,
-            None if op is None else op.salt,
+            None if op is None or entry.erased else op.salt,
             None if op is None else op.n,
             None if op is None else op.running,
         ),

@@ -28,8 +28,9 @@ from syncline.sync import (
 )
 
 from . import _bootstrap, _healing
-from ._applying import Applied, apply_entries, apply_refusal, apply_repeat, retire_void
+from ._applying import Applied, apply_refusal, apply_repeat, retire_void
 from ._database import Database
+from ._erasing import SCRUB_DUE, apply_page
 from ._local import LocalCore, by_collection
 from ._rows import (
     Boot,
@@ -80,6 +81,7 @@ class Core(LocalCore):
             outbox_ops_max=outbox_ops_max,
         )
         self._holder = random_bytes(8).hex()
+        self.scrub()
 
     # The lease.
 
@@ -353,7 +355,9 @@ class Core(LocalCore):
         self, id_: str, seq: int, previous: bytes, entries: Sequence[bytes]
     ) -> Applied:
         with self._session(id_) as (db, session, client):
-            applied = apply_entries(db, session, client, seq, previous, entries)
+            applied, erased = apply_page(db, session, client, seq, previous, entries, self.clock())
+            if erased:
+                self.database.after_commit(self.scrub)
             self._show_fields(db, applied.fields.items())
             self._show_if_complete(db, session, client)
             told = [
@@ -367,6 +371,14 @@ class Core(LocalCore):
                 told.append(Notification(id_, "conflict", None, conflict_ids=ids))
             self.database.after_commit(lambda: self._tell(told))
             return applied
+
+    def scrub(self) -> None:
+        """Free the file of what an erasure took, if that is due."""
+        with self.database.reading() as db:
+            due = meta(db, SCRUB_DUE, 0)
+        if due and self.database.scrub():
+            with self.database.unforced() as db:
+                set_meta(db, SCRUB_DUE, 0)
 
     def take_ops(
         self, id_: str, after: int, *, ops_max: int, bytes_max: int
@@ -431,8 +443,9 @@ class Core(LocalCore):
         """The log holds this pending op already, at ``entry``."""
         with self._session(id_) as (db, session, client):
             op = pending_op(db, session.key, n)
-            if op is not None and op.salt == entry.salt:
-                if op.body is None or not same_content(op.body, entry.body):
+            if op is not None and (entry.erased or op.salt == entry.salt):
+                # Of an erased entry nobody can tell what it said: the server knew it by its salt.
+                if op.body is None or not (entry.erased or same_content(op.body, entry.body)):
                     raise MalformedFrame(f"op {n} is said to be in the log, with other content")
                 apply_repeat(db, session, client, op, entry, hash_)
                 self.database.after_commit(lambda: self._tell([]))

@@ -302,6 +302,25 @@ class Database:
             except (OSError, sqlite3.Error) as error:
                 logger.warning("a checkpoint of %s failed: %s", self.path, error)
 
+    def scrub(self) -> bool:
+        """Write the file anew and empty its WAL, so that erased content is in no free page of it.
+
+        Whether it was done: somebody else who reads at this moment prevents it.
+        """
+        with self.lock:
+            if self._connection is None or self._depth or not self._on_disk:
+                return False
+            try:
+                with self._exclusive():
+                    self._connection.execute("VACUUM")
+                    (busy, _, _) = self._connection.execute(
+                        "PRAGMA wal_checkpoint(TRUNCATE)"
+                    ).fetchone()
+            except (OSError, sqlite3.Error) as error:
+                logger.warning("%s could not be freed of erased content: %s", self.path, error)
+                return False
+            return not busy
+
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         """The lock of all processes, where the library needs it."""

@@ -161,6 +161,9 @@ def _own_op(db: sqlite3.Connection, session: SessionState, n: int, now: int) -> 
 
 
 def _as_pending(entry: Entry, n: int, running: bytes, former: Dot | None, now: int) -> Pending:
+    if entry.erased:
+        # Its content is gone for good: all that can be given back is that the number was used.
+        return Pending(n, None, (), None, running, None, True, now)
     stamps = tuple(accepted.stamp.updated_at for accepted in entry.read())
     return Pending(n, entry.salt, stamps, entry.body, running, former, True, now, entry.seq)
 

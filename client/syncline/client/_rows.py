@@ -344,6 +344,29 @@ PUT_RECORD = (
 DROP_RECORD = "DELETE FROM syncline_records WHERE gen=? AND collection=? AND id=?"
 
 
+def canonical_records(
+    db: sqlite3.Connection, gen: int
+) -> Iterator[tuple[tuple[str, str], int, Record]]:
+    """Each record that the log has: its key, the seq of its last entry, and what the log says."""
+    rows = db.execute(
+        "SELECT collection, id, seq, coalesce(base, state) FROM syncline_records WHERE gen=?",
+        (gen,),
+    )
+    for collection, id_, seq, data in rows:
+        if data:
+            yield (collection, id_), seq, Record.decode(data)
+
+
+def put_canonical(db: sqlite3.Connection, gen: int, key: tuple[str, str], record: Record) -> None:
+    """Replace what the log says of a record; what shows of pending ops is predicted anew later."""
+    db.execute(
+        "UPDATE syncline_records SET base=CASE WHEN base IS NULL THEN NULL ELSE :data END,"
+        " state=CASE WHEN base IS NULL THEN :data ELSE state END"
+        " WHERE gen=:gen AND collection=:collection AND id=:id",
+        {"data": record.encode(), "gen": gen, "collection": key[0], "id": key[1]},
+    )
+
+
 def put_record_statement(
     gen: int, collection: str, id_: str, row: RecordState
 ) -> tuple[str, tuple[Any, ...]]:

@@ -14,6 +14,7 @@ from ._changes import (
     Change,
     Delete,
     Dot,
+    Erase,
     Event,
     Kind,
     Op,
@@ -47,6 +48,13 @@ from ._entries import (
     op_digest,
     running_hash,
     walk_chain,
+)
+from ._erasure import (
+    entry_digest,
+    erase_conflict,
+    erase_entry,
+    erase_record,
+    salt_digest,
 )
 from ._errors import (
     CONFLICT_SETTLED,
@@ -220,6 +228,7 @@ __all__ = [
     "Effect",
     "Entries",
     "Entry",
+    "Erase",
     "ErrorFrame",
     "Event",
     "FRAME_BYTES_BEFORE_SIGN_IN_MAX",
@@ -343,6 +352,10 @@ __all__ = [
     "encode_effects",
     "encode_frame",
     "encode_op",
+    "entry_digest",
+    "erase_conflict",
+    "erase_entry",
+    "erase_record",
     "error_frame",
     "events_in",
     "fold",
@@ -355,6 +368,7 @@ __all__ = [
     "refusal",
     "resolve_conflicts",
     "running_hash",
+    "salt_digest",
     "same",
     "same_content",
     "seen_stamp",

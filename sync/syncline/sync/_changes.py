@@ -63,6 +63,7 @@ class Kind(IntEnum):
     DELETE = 3
     EVENT = 4
     RESOLVE = 5
+    ERASE = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,20 @@ class Resolve:
     conflict_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """What these clients wrote before this entry is gone. The server's own change, never a client's.
+
+    ``rewritten`` are the seqs of the entries that lost content by it, each with the digest of its
+    bytes since (see ``entry_digest``).
+    """
+
+    clients: tuple[str, ...]
+    rewritten: tuple[tuple[int, bytes], ...]
+
+
 RecordChange = Put | Patch | Delete
-Change = Put | Patch | Delete | Event | Resolve
+Change = Put | Patch | Delete | Event | Resolve | Erase
 
 
 def encode_body(changes: Sequence[Change]) -> bytes:
@@ -130,6 +143,8 @@ def encode_body(changes: Sequence[Change]) -> bytes:
                 row = [Kind.EVENT, change.type, change.payload]
             case Resolve():
                 row = [Kind.RESOLVE, change.conflict_id]
+            case Erase():
+                row = [Kind.ERASE, change.clients, change.rewritten]
         rows.append(row)
     body = pack(rows)
     if len(body) > RECORD_BYTES_MAX:
@@ -230,9 +245,20 @@ def _decode_change(row: Any) -> Change:
                 return Event(check_name(type_, "event type"), check_fields(payload))
             case [Kind.RESOLVE, conflict_id]:
                 return Resolve(check_name(conflict_id, "conflict id"))
+            case [Kind.ERASE, list(clients), list(rewritten)] if clients and all(
+                is_id(client) for client in clients
+            ):
+                return Erase(tuple(clients), tuple(_rewritten(one) for one in rewritten))
     except RecursionError as error:
         raise InvalidValue("a value is nested too deep") from error
     raise Malformed("a change of unknown kind or shape")
+
+
+def _rewritten(row: Any) -> tuple[int, bytes]:
+    match row:
+        case [seq, bytes(digest)] if is_number(seq) and len(digest) == DIGEST_BYTES:
+            return seq, digest
+    raise Malformed("an erasure names an entry by its seq and a digest")
 
 
 def check_collection(value: object) -> str:

@@ -34,6 +34,7 @@ from ._settle import Effect, Outcome
 from ._values import pack, unpack
 from ._vectors import NUMBER_MAX
 
+ERASED_SALT_BYTES = 2 * DIGEST_BYTES
 NO_HASH = bytes(DIGEST_BYTES)
 """The running hash of a client that has sent nothing."""
 
@@ -57,7 +58,8 @@ class Entry(NamedTuple):
     """One accepted op at its place in the log.
 
     ``accepted_at`` is the server's clock (microseconds since the Unix epoch), for people; nothing
-    is ever settled by it. ``effects`` and ``body`` are encoded bytes: see ``read``.
+    is ever settled by it. ``effects`` and ``body`` are encoded bytes: see ``read``. An entry of
+    which something was erased has its two digests in the place of the salt: see ``_erasure``.
     """
 
     epoch: int
@@ -73,6 +75,29 @@ class Entry(NamedTuple):
     @property
     def dot(self) -> Dot:
         return Dot(self.client, self.n)
+
+    @property
+    def erased(self) -> bool:
+        """Whether content of this entry was erased."""
+        return len(self.salt) == ERASED_SALT_BYTES
+
+    @property
+    def op_digest(self) -> bytes:
+        """The salted digest of its op as it was written."""
+        return self.salt[:DIGEST_BYTES] if self.erased else op_digest(self.salt, self.body)
+
+    @property
+    def digests(self) -> bytes:
+        """The digests of its op and of its effects as they were accepted, one after the other."""
+        if self.erased:
+            return self.salt
+        return self.op_digest + sha256(b"ef" + self.salt + self.effects).digest()
+
+    def holds(self, salt: bytes, body: bytes) -> bool:
+        """Whether this is the entry of that very op, also when its content is erased."""
+        if self.erased:
+            return op_digest(salt, body) == self.op_digest
+        return salt == self.salt and body == self.body
 
     @property
     def receipt_id(self) -> str:
@@ -117,7 +142,7 @@ class Entry(NamedTuple):
                 and 0 <= outcome <= 3
                 and type(accepted_at) is int
                 and 0 <= accepted_at <= NUMBER_MAX
-                and len(salt) == SALT_BYTES
+                and len(salt) in (SALT_BYTES, ERASED_SALT_BYTES)
             ):
                 return Entry(
                     epoch, seq, client, n, Outcome(outcome), accepted_at, salt, effects, body
@@ -127,10 +152,7 @@ class Entry(NamedTuple):
     def hash(self, previous: bytes) -> bytes:
         """The chain's hash at this entry."""
         header = pack([self.epoch, self.seq, self.client, self.n, self.outcome, self.accepted_at])
-        effects_digest = sha256(b"ef" + self.salt + self.effects).digest()
-        return sha256(
-            b"en" + previous + header + op_digest(self.salt, self.body) + effects_digest
-        ).digest()
+        return sha256(b"en" + previous + header + self.digests).digest()
 
     def read(self) -> list[AcceptedChange]:
         """Its changes, each with the stamp as accepted and its effect (None: simply applied).

@@ -27,6 +27,7 @@ from syncline.sync import (
     Change,
     Delete,
     Dot,
+    Erase,
     Event,
     LocalError,
     Patch,
@@ -142,7 +143,7 @@ class _Recorder:
     def _look_back(self, op: _Op) -> None:
         client, limit = op.source.client, op.place - 1
         for change in op.source.changes:
-            if isinstance(change, Event):
+            if isinstance(change, Event | Erase):
                 continue
             key, context = _key(change), {} if isinstance(change, Resolve) else change.context
             seen = op.seen.setdefault(key, {})
@@ -293,6 +294,8 @@ class _Recorder:
                 return Event(change.type, self._values.of(change.payload))
             case Resolve():
                 return Resolve(self._renamed(change.conflict_id))
+            case Erase():
+                raise AssertionError("an erasure is no device's, and is not played again")
 
     def _renamed(self, id_: str) -> str:
         """A conflict's id names the loser's number, which in a play counts from 1 without holes."""
@@ -330,7 +333,7 @@ def _key(change: RecordChange | Resolve) -> Key:
 
 
 def _keys(changes: Sequence[Change]) -> list[Key]:
-    return [_key(change) for change in changes if not isinstance(change, Event)]
+    return [_key(change) for change in changes if not isinstance(change, Event | Erase)]
 
 
 class _Values:
