@@ -6,6 +6,7 @@ without sockets, threads or clocks; stores and the interface they share are besi
 
 from ._audit import Author
 from ._auth import ANONYMOUS, Principal, Tokens
+from ._compliance import Compliance, LedgerLine
 from ._coordinator import (
     AHEAD_US_MAX,
     Committed,
@@ -16,6 +17,8 @@ from ._coordinator import (
     SyncCoordinator,
 )
 from ._engine import ServerEngine
+from ._erasure import Erased, erase, erase_in
+from ._export import export_ledger
 from ._ledger import check_ledger
 from ._memory_store import MemoryStore
 from ._peer import (
@@ -57,18 +60,21 @@ __all__ = [
     "Author",
     "Close",
     "Committed",
+    "Compliance",
     "Connected",
     "Consumed",
     "DEFAULT_HOST",
     "DEFAULT_PORT",
     "Disconnected",
     "Drained",
+    "Erased",
     "GroupResult",
     "Head",
     "Identity",
     "Input",
     "Lane",
     "LastOp",
+    "LedgerLine",
     "LedgerRow",
     "LogRow",
     "MemoryStore",
@@ -95,5 +101,8 @@ __all__ = [
     "Transaction",
     "backup",
     "check_ledger",
+    "erase",
+    "erase_in",
+    "export_ledger",
     "restore",
 ]

@@ -56,6 +56,19 @@ def refusal_row(
     return _row("refusal", at, session, author, facts)
 
 
+def sign_in_row(at: int, author: Author, incarnation: int) -> LedgerRow:
+    """The row of a client that was let in."""
+    return _row("sign_in", at, "", author, {"incarnation": incarnation})
+
+
+def erasure_row(
+    at: int, session: str, place: tuple[int, int], counts: Mapping[str, int]
+) -> LedgerRow:
+    """The row of an erasure, which names nobody; ``place`` is the epoch and seq of its entry."""
+    epoch, seq = place
+    return LedgerRow("erasure", at, session, {"epoch": epoch, "seq": seq, **counts}, {})
+
+
 def _row(kind: str, at: int, session: str, author: Author, facts: Mapping[str, Any]) -> LedgerRow:
     identity = {"principal": author.principal, "client": author.client}
     return LedgerRow(kind, at, session, facts, identity)

@@ -28,7 +28,7 @@ from syncline.sync import (
     resolve_conflicts,
 )
 
-from ._audit import Author
+from ._audit import Author, sign_in_row
 from ._settling import REPEAT_BYTES_MAX, SessionWork, busy
 from ._store import Head, Identity, LogRow, RecordKey, Store, Transaction
 
@@ -67,6 +67,7 @@ class SignIn:
 
     client: str
     incarnation: int
+    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,8 @@ class _Attempt:
         sign_ins: Sequence[SignIn],
     ) -> None:
         for sign_in in sign_ins:
-            self.sign_ins.append(_sign_in(tx, sign_in, again=sign_in in self._passed))
+            again = sign_in in self._passed
+            self.sign_ins.append(_sign_in(tx, identity, sign_in, self._now, again=again))
         for part in slices:
             session = part.push.session
             work = self.works.get(session)
@@ -298,14 +300,21 @@ class _Attempt:
         self.lanes[part.push.lane] = op.n
 
 
-def _sign_in(tx: Transaction, sign_in: SignIn, *, again: bool) -> Refused | None:
+def _sign_in(
+    tx: Transaction, store: Identity, sign_in: SignIn, now: int, *, again: bool
+) -> Refused | None:
+    if sign_in.client == store.store_id:
+        return ReplicaCloned("this client id is the server's own", incarnation=0)
     known = tx.incarnation(sign_in.client)
     if sign_in.incarnation < known + (not again):
         return ReplicaCloned(
             f"client {sign_in.client} was here later than this replica remembers",
             incarnation=known,
         )
-    tx.set_incarnation(sign_in.client, sign_in.incarnation)
+    if known < sign_in.incarnation:
+        author = Author(sign_in.client, sign_in.principal)
+        tx.set_incarnation(sign_in.client, sign_in.incarnation)
+        tx.write_ledger([sign_in_row(now, author, sign_in.incarnation)])
     return None
 
 

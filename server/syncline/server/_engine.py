@@ -234,7 +234,10 @@ class ServerEngine:
     # Committing.
 
     def _commit(self, group: Group) -> None:
-        sign_ins = [SignIn(hello.client, hello.incarnation) for _, hello in group.sign_ins]
+        sign_ins = [
+            SignIn(hello.client, hello.incarnation, peer.principal.name if peer.principal else "")
+            for peer, hello in group.sign_ins
+        ]
         pushes = [push for _, push in group.pushes]
         result = self._coordinator.commit_group(pushes, self._now, sign_ins)
         for (peer, hello), refused in zip(group.sign_ins, result.sign_ins, strict=True):

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import uuid
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from syncline.sync import Closed, Conflict, Dot, UnknownRecord
+from syncline.sync import Closed, Conflict, Dot, UnknownRecord, unpack
 
 from ._ledger import seal
 from ._snapshot import Rows, cut_part
@@ -34,6 +34,7 @@ from ._store import (
     SnapshotPart,
     Transaction,
     check_appended,
+    check_rewritten,
 )
 
 _K = TypeVar("_K")
@@ -307,6 +308,39 @@ class _MemoryTransaction:
             ledger.append(sealing.sealed)
             self._undo.append(ledger.pop)
             self._set(identities, sealing.sealed.n, (sealing.salt, sealing.identity))
+
+    def rewrite(
+        self,
+        session: str,
+        entries: Iterable[LogRow],
+        conflicts: Iterable[Conflict],
+        clients: Collection[str],
+    ) -> None:
+        found = self._known(session)
+        for row in entries:
+            index = found.index_by_dot[Dot(row.client, row.n)]
+            old = found.log[index]
+            check_rewritten(old, row)
+            found.log[index] = row
+            self._undo.append(partial(found.log.__setitem__, index, old))
+            self._undo.append(partial(found.index_by_salt.__setitem__, old.salt, index))
+            del found.index_by_salt[old.salt]
+            self._set(found.index_by_salt, row.salt, index)
+        for conflict in conflicts:
+            self._set(found.conflicts, conflict.id, conflict)
+        for dot, refusal in list(found.refusals.items()):
+            if dot.client in clients:
+                self._set(found.refusals, dot, replace(refusal, reason="", detail={}))
+
+    def identities(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        for n, (_, identity) in self._store._identities.items():
+            yield n, unpack(identity)
+
+    def clear_identities(self, rows: Iterable[int]) -> None:
+        identities = self._store._identities
+        for n in rows:
+            if n in identities:
+                self._undo.append(partial(identities.__setitem__, n, identities.pop(n)))
 
     def _known(self, session: str) -> _Session:
         found = self._store._sessions.get(session)

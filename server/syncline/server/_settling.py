@@ -25,6 +25,7 @@ from syncline.sync import (
     DotReused,
     Effect,
     Entry,
+    Erase,
     Event,
     Gap,
     Malformed,
@@ -45,6 +46,7 @@ from syncline.sync import (
     genesis,
     op_digest,
     running_hash,
+    salt_digest,
     same_content,
     settle,
 )
@@ -200,6 +202,12 @@ class SessionWork:
         if self._ledger:
             tx.write_ledger(self._ledger)
 
+    def relabel(self) -> None:
+        """Read the label again, after an erasure of what the header says."""
+        self.load([_HEADER])
+        header = self._record(_HEADER).record
+        self._label = "" if header is None else _label_of(header)
+
     # Ops that are not settled: repeats, and what former copies of a replica pushed.
 
     def _repeat(self, author: Author, op: Op | VoidOp) -> OpRefused | None:
@@ -209,7 +217,7 @@ class SessionWork:
         row = self._row_at(dot)
         if row is not None:
             entry = Entry.decode(row.entry)
-            if entry.salt == op.salt and entry.body == op.body:
+            if entry.holds(op.salt, op.body):
                 return self._answer(op.n, 0, row)
         else:
             refusal = self._refusal_at(dot)
@@ -223,6 +231,8 @@ class SessionWork:
         After copies of replicas and restores of servers nobody can say under which: the salt can.
         """
         row = self._rows_by_salt.get(op.salt) or self._tx.entry_of(self.session, op.salt)
+        if row is None:
+            row = self._tx.entry_of(self.session, salt_digest(op.salt))
         refusal = None if op.former is None else self._refusal_at(op.former)
         if row is None and refusal is None:
             return None
@@ -294,6 +304,8 @@ class SessionWork:
                 # A resolve's stamp decides nothing, so no clock can make it wrong.
                 if at > self._stamp_max and type(change) is Event:
                     raise self._ahead(at)
+                if type(change) is Erase and client != self._store.store_id:
+                    raise Malformed("only the server itself erases")
                 effects.append(None)
                 plain = plain and type(change) is not Resolve
         seq = self._seq + 1
@@ -387,8 +399,10 @@ class SessionWork:
 
 
 def _says_the_same(op: Op, row: LogRow) -> bool:
+    entry = Entry.decode(row.entry)
     try:
-        return same_content(op.body, Entry.decode(row.entry).body)
+        # What an erased entry said, its salt alone can tell.
+        return entry.erased or same_content(op.body, entry.body)
     except Refused:
         return False
 

@@ -7,12 +7,13 @@ would commit statement by statement. So the first error is kept, and everything 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from syncline.sync import Closed, Conflict, Damaged, Dot, MalformedFrame, pack, unpack
 
 from ._ledger import seal
+from ._sqlite_schema import SCHEMA
 from ._store import (
     Head,
     LastOp,
@@ -237,6 +238,37 @@ class SqliteTransaction:
             insert_ledger(self._db, rows)
         except sqlite3.Error as error:
             raise self._failed(error) from error
+
+    def rewrite(
+        self,
+        session: str,
+        entries: Iterable[LogRow],
+        conflicts: Iterable[Conflict],
+        clients: Collection[str],
+    ) -> None:
+        number = self._known(session)
+        # The trigger that keeps the log as it is stands aside within this transaction alone.
+        self._write("DROP TRIGGER log_stands", [()])
+        self._write(
+            "UPDATE log SET entry = ?, salt = ? WHERE session = ? AND seq = ? AND hash = ?",
+            [(row.entry, row.salt, number, row.seq, row.hash) for row in entries],
+        )
+        self._write(SCHEMA["log_stands"], [()])
+        self._write(
+            "UPDATE conflicts SET conflict = ? WHERE session = ? AND id = ? AND NOT closed",
+            [(row.encode(), number, row.id) for row in conflicts],
+        )
+        self._write(
+            "UPDATE refusals SET reason = '', detail = ? WHERE session = ? AND client = ?",
+            [(pack({}), number, client) for client in clients],
+        )
+
+    def identities(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        for n, identity in self._all("SELECT n, identity FROM ledger_identities ORDER BY n", ()):
+            yield n, unpack(identity)
+
+    def clear_identities(self, rows: Iterable[int]) -> None:
+        self._write("DELETE FROM ledger_identities WHERE n = ?", [(n,) for n in rows])
 
     def _number(self, session: str) -> int | None:
         self.check()

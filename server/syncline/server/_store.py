@@ -9,7 +9,7 @@ Every implementation passes the one conformance suite, ``syncline.testing.StoreC
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -176,6 +176,26 @@ class Transaction(Protocol):
     def write_ledger(self, rows: Iterable[LedgerRow]) -> None:
         """Append to the audit ledger, in the same transaction as what it records."""
 
+    # For erasures alone: nothing else may change what is there.
+
+    def rewrite(
+        self,
+        session: str,
+        entries: Iterable[LogRow],
+        conflicts: Iterable[Conflict],
+        clients: Collection[str],
+    ) -> None:
+        """Replace the bytes and salts of these entries and the values of these open conflicts.
+
+        Places, dots and hashes stay. Of the refusals of these clients, reason and detail go.
+        """
+
+    def identities(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The identities beside the ledger that are not cleared, by the row's number."""
+
+    def clear_identities(self, rows: Iterable[int]) -> None:
+        """Clear the identities of these rows of the ledger; the rows stay as they are."""
+
 
 class SnapshotPart(NamedTuple):
     """A part of a bootstrap, read at one moment: ``head`` is the head at that moment.
@@ -251,3 +271,9 @@ def check_appended(session: str, rows: Sequence[LogRow], last: int) -> None:
             raise AssertionError(
                 f"session {session}: entry {row.seq} appended where {expected} is due"
             )
+
+
+def check_rewritten(old: LogRow, new: LogRow) -> None:
+    """For implementations: raises AssertionError unless only bytes and salt differ."""
+    if old._replace(entry=new.entry, salt=new.salt) != new:
+        raise AssertionError(f"entry {old.seq} would take another place, dot or hash")

@@ -112,7 +112,7 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """What these clients wrote before this entry is gone. The server's own change, never a client's.
+    """What these clients wrote before this entry is gone: a change of the server's own alone.
 
     ``rewritten`` are the seqs of the entries that lost content by it, each with the digest of its
     bytes since (see ``entry_digest``).

@@ -336,6 +336,12 @@ class ModelLocked(LocalError):
     advice = "Fork the session and change the model there, or create with model_locked=False"
 
 
+class LegalHold(LocalError):
+    code = 3130
+    name = "held"
+    advice = "Nothing was erased; end the hold first, if that is right"
+
+
 def _leaves(base: type[SyncError]) -> list[type[SyncError]]:
     return [leaf for sub in base.__subclasses__() for leaf in (_leaves(sub) or [sub])]
 

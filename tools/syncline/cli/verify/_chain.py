@@ -49,14 +49,16 @@ class Chain:
             if self.hash is not None and entry.hash(self.hash) != hash_:
                 problems.add(f"{name} does not have the hash that its bytes give")
             if replay is not None:
+                if entry.erased:
+                    replay.skeletons.add(seq, data)
                 replay.step(entry, events)
                 self.replay = replay
         self.seq, self.hash = seq, hash_
         self._report.entries += 1
         return entry
 
-    def ends_at(self, epoch: int, seq: int, hash_: bytes | None) -> None:
-        """The log must end where the session says."""
+    def ends_at(self, epoch: int, seq: int, hash_: bytes | None, *, all_named: bool) -> None:
+        """The log must end where the session says; ``all_named``: every erased entry with it."""
         problems = self._report.problems
         if self.seq != seq:
             problems.add(f"the log ends at seq {self.seq}, the session says {seq}")
@@ -65,5 +67,6 @@ class Chain:
         if self._report.entries and epoch != self.epoch:
             problems.add(f"the session's epoch is {epoch}, that of its last entry {self.epoch}")
         if self.replay is not None:
+            self.replay.skeletons.check(0, all_named=all_named)
             self._report.concurrent = self.replay.concurrent
             self._report.lost = self.replay.smaller

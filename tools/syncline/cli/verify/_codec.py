@@ -106,7 +106,7 @@ def is_number(value: object, least: int = 1) -> bool:
 
 def read_stamp(value: Any) -> Stamp:
     need(
-        type(value) is list
+        type(value) in (list, tuple)
         and len(value) == 3
         and is_number(value[0], 0)
         and type(value[1]) is str

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._codec import (
+    HASH_BYTES,
     SALT_BYTES,
     Vector,
     decode,
@@ -18,13 +19,16 @@ from ._codec import (
     read_vector,
 )
 
-PUT, PATCH, DELETE, EVENT, RESOLVE = range(1, 6)
+PUT, PATCH, DELETE, EVENT, RESOLVE, ERASE = range(1, 7)
 HEADER = "$session"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. ``id`` is the conflict's for RESOLVE; ``fields`` is the payload for EVENT."""
+    """One change. ``id`` is the conflict's for RESOLVE; ``fields`` is the payload for EVENT.
+
+    For ERASE ``fields`` are ``clients`` and ``rewritten``, as they are written.
+    """
 
     kind: int
     collection: str
@@ -56,6 +60,8 @@ def _read_change(row: Any) -> Change:
         return Change(kind, rest[0], "", {}, rest[1])
     if kind == RESOLVE and shape == [str]:
         return Change(kind, "", rest[0], {}, {})
+    if kind == ERASE and shape == [list, list]:
+        return Change(kind, "", "", {}, {"clients": rest[0], "rewritten": rest[1]})
     raise ValueError("has a change of unknown kind or shape")
 
 
@@ -74,12 +80,17 @@ class Entry:
     body: bytes
 
     @property
+    def erased(self) -> bool:
+        """Two digests stand where the salt was."""
+        return len(self.salt) == 2 * HASH_BYTES
+
+    @property
     def digest(self) -> bytes:
-        return op_digest(self.salt, self.body)
+        return self.salt[:HASH_BYTES] if self.erased else op_digest(self.salt, self.body)
 
     def hash(self, previous: bytes) -> bytes:
         header = pack([self.epoch, self.seq, self.client, self.n, self.outcome, self.accepted_at])
-        effects = digest(b"ef", self.salt, self.effects)
+        effects = self.salt[HASH_BYTES:] if self.erased else digest(b"ef", self.salt, self.effects)
         return digest(b"en", previous, header, self.digest, effects)
 
 
@@ -96,7 +107,7 @@ def read_entry(data: bytes) -> Entry:
         and is_number(outcome, 0)
         and is_number(at, 0)
         and type(salt) is bytes
-        and len(salt) == SALT_BYTES
+        and len(salt) in (SALT_BYTES, 2 * HASH_BYTES)
         and type(effects) is bytes
         and type(body) is bytes,
         "is not an entry",

@@ -115,7 +115,8 @@ class _Session:
             name = f"syncline_entries row {seq}"
             if salt is not None and salt != entry.salt:
                 problems.add(f"{name} has another salt than its entry")
-            if (n is None) != (running is None) or (n is not None and salt is None):
+            known = salt is not None or entry.erased
+            if (n is None) != (running is None) or (n is not None and not known):
                 problems.add(f"{name} is an own op by half")
             if n is not None and running is not None:
                 own.append((entry, n, running))
@@ -123,7 +124,7 @@ class _Session:
                     problems.add(f"{name} is own op {n}, its entry is op {entry.n}")
             if entry.n > vector.get(entry.client, 0):
                 problems.add(f"{name} is above the session's vector")
-        chain.ends_at(self._report.epoch, self._report.seq, self._hash)
+        chain.ends_at(self._report.epoch, self._report.seq, self._hash, all_named=False)
         return chain, own
 
     def _check_records(self, replay: Replay | None, pending: list[Pending], vector: Vector) -> None:

@@ -126,7 +126,7 @@ class _Session:
                 problems.add(f"log row {seq} has an epoch above that of the store")
             created = min(created, entry.epoch)
             numbers.entry(entry)
-        chain.ends_at(report.epoch, report.seq, report.head)
+        chain.ends_at(report.epoch, report.seq, report.head, all_named=True)
         # A session that began with a refusal can be older than its first entry.
         epochs = range(created, max(0, created - EPOCHS_BACK_MAX), -1)
         if whole and self._genesis not in (genesis(self._store.id, e, self.id) for e in epochs):
