@@ -29,12 +29,14 @@ from syncline.sync import (
     Conflict,
     Delete,
     Dot,
+    Erase,
     Event,
     Op,
     OpRefused,
     Outcome,
     Patch,
     Put,
+    ReplicaCloned,
     Resolve,
     VoidOp,
     conflict_id,
@@ -524,3 +526,13 @@ def test_HS4_sign_ins_are_stored_in_the_groups_transaction() -> None:
     assert refused == [None, None, 3016, None]
     with world.store.transaction() as tx:
         assert [tx.incarnation(name) for name in ("ann", "bob", "eve")] == [6, 1, 0]
+
+
+def test_ER8_only_the_server_erases() -> None:
+    world = World()
+    erasure = Erase(("bob",), ())
+    answers = world.push("ann", make_op(1, erasure), make_op(2, put(a=1)))
+    assert code_of(answers) == [(1, 3001, True)]
+    store_id = world.store.identity().store_id
+    result = world.coordinator.commit_group([], NOW, [SignIn(store_id, 1)])
+    assert [type(refused) for refused in result.sign_ins] == [ReplicaCloned]

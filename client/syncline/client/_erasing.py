@@ -118,7 +118,7 @@ def _erase_records(db: sqlite3.Connection, gen: int, erasure: Erase, seq: int) -
     vectors = {}
     for key, at, record in list(canonical_records(db, gen)):
         vectors[key] = record.vector
-        bare = erase_record(record, erasure.clients) if at <= seq else None
+        bare = erase_record(key[0], record, erasure.clients) if at <= seq else None
         if bare is not None:
             put_canonical(db, gen, key, bare)
             touched.add(key)

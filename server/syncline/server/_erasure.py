@@ -175,7 +175,7 @@ def _find(store: Store, session: str, clients: Collection[str]) -> _Found | None
         for row in part.rows:
             record = Record.decode(row.state)
             vectors[row.collection, row.id] = record.vector
-            bare = erase_record(record, clients)
+            bare = erase_record(row.collection, record, clients)
             if bare is not None:
                 records.append(row._replace(state=bare.encode()))
         for conflict in part.conflicts:

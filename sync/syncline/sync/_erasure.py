@@ -9,23 +9,29 @@ The salt of an erased entry dies with its content, and the two digests that its 
 its place: the chain holds, and nobody can guess what was there. Since those digests say nothing of
 the skeleton, the erasure names the digest of each entry that it rewrote.
 
-One rule is broader than the author: the value of a conflict over a record's life is all that the
-record held, whoever wrote it, and goes when an erased client was among its writers.
+A session's header keeps the fields that say what the session is (``HEADER_KEPT``): without them it
+could not be listed. And one rule is broader than the author: the value of a conflict over a
+record's life is all that the record held, whoever wrote it, and goes when an erased client was
+among its writers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from hashlib import sha256
 
-from ._changes import Change, Event, Patch, Put, Stamp, encode_body
+from ._changes import Change, Event, Patch, Put, RecordChange, encode_body
 from ._conflicts import Conflict
-from ._entries import Entry, encode_effects
-from ._records import LIFE, Record
+from ._entries import AcceptedChange, Entry, encode_effects
+from ._names import HEADER_COLLECTION
+from ._records import LIFE, Lost, Record
 from ._settle import Effect
 from ._values import Value
 from ._vectors import VersionVector
+
+HEADER_KEPT = frozenset({"created_at", "parent", "status"})
+"""Fields of a session's header that no erasure takes."""
 
 
 def entry_digest(data: bytes) -> bytes:
@@ -46,7 +52,7 @@ def erase_entry(entry: Entry, clients: Collection[str]) -> Entry | None:
     """
     accepted = entry.read()
     theirs = entry.client in clients
-    effects = [_bare_effect(one.effect, clients, theirs) for one in accepted]
+    effects = [_bare_effect(one, clients, theirs) for one in accepted]
     if theirs:
         body = encode_body([_bare_change(one.change) for one in accepted])
     elif effects != [one.effect for one in accepted]:
@@ -57,12 +63,13 @@ def erase_entry(entry: Entry, clients: Collection[str]) -> Entry | None:
     return entry._replace(salt=entry.digests, effects=encode_effects(stamps, effects), body=body)
 
 
-def erase_record(record: Record, clients: Collection[str]) -> Record | None:
+def erase_record(collection: str, record: Record, clients: Collection[str]) -> Record | None:
     """The record without the values that ``clients`` wrote; None when it shows none of theirs."""
-    theirs = [name for name, stamp in record.stamps.items() if stamp.client in clients]
-    if all(record.fields[name] is None for name in theirs):
-        return None
-    return record._replace(fields={**record.fields, **dict.fromkeys(theirs)})
+    theirs = {
+        name: record.fields[name] for name, at in record.stamps.items() if at.client in clients
+    }
+    bare = _bare_fields(collection, theirs)
+    return None if bare == theirs else record._replace(fields={**record.fields, **bare})
 
 
 def erase_conflict(
@@ -72,32 +79,40 @@ def erase_conflict(
 
     ``vector`` is that of its record, which names all who wrote to it.
     """
-    value = _bare_lost(conflict.field, conflict.value, conflict.loser, clients, vector)
+    lost = Lost(conflict.field, conflict.value, conflict.loser, conflict.winner)
+    value = _bare_lost(conflict.collection, lost, clients, vector).value
     return None if value == conflict.value else replace(conflict, value=value)
+
+
+def _bare_fields(collection: str, fields: Mapping[str, Value]) -> dict[str, Value]:
+    kept = HEADER_KEPT if collection == HEADER_COLLECTION else frozenset()
+    return {name: value if name in kept else None for name, value in fields.items()}
 
 
 def _bare_change(change: Change) -> Change:
     match change:
         case Put() | Patch():
-            return replace(change, fields=dict.fromkeys(change.fields))
+            return replace(change, fields=_bare_fields(change.collection, change.fields))
         case Event():
             return Event(change.type, {})
     return change
 
 
-def _bare_effect(effect: Effect | None, clients: Collection[str], theirs: bool) -> Effect | None:
-    if effect is None:
-        return None
-    lost = tuple(
-        one._replace(value=_bare_lost(one.field, one.value, one.loser, clients, effect.vector))
-        for one in effect.lost
-    )
-    return replace(effect, sets=dict.fromkeys(effect.sets) if theirs else effect.sets, lost=lost)
+def _bare_effect(accepted: AcceptedChange, clients: Collection[str], theirs: bool) -> Effect | None:
+    change, effect = accepted.change, accepted.effect
+    if effect is None or not isinstance(change, RecordChange):
+        return effect
+    lost = tuple(_bare_lost(change.collection, one, clients, effect.vector) for one in effect.lost)
+    sets = _bare_fields(change.collection, effect.sets) if theirs else effect.sets
+    return replace(effect, sets=sets, lost=lost)
 
 
 def _bare_lost(
-    field: str, value: Value, loser: Stamp, clients: Collection[str], vector: VersionVector
-) -> Value:
-    if field == LIFE and type(value) is dict:
-        return dict.fromkeys(value) if any(client in vector for client in clients) else value
-    return None if loser.client in clients else value
+    collection: str, lost: Lost, clients: Collection[str], vector: VersionVector
+) -> Lost:
+    if lost.field == LIFE and type(lost.value) is dict:
+        everybody = any(client in vector for client in clients)
+        return lost._replace(value=dict.fromkeys(lost.value)) if everybody else lost
+    if lost.loser.client not in clients:
+        return lost
+    return lost._replace(value=_bare_fields(collection, {lost.field: lost.value})[lost.field])

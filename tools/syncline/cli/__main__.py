@@ -16,6 +16,7 @@ from syncline.sync import SyncError
 
 from . import (
     _bench,
+    _compliance,
     _demo,
     _inspect,
     _record,
@@ -62,6 +63,9 @@ for _command in (
     _inspect.log,
     _inspect.conflicts,
     _verify.verify,
+    _compliance.anchor,
+    _compliance.ledger,
+    _compliance.erase,
     _demo.demo,
     _record.record,
     _replay.replay,

@@ -14,6 +14,7 @@ from syncline.sync import (
     Conflict,
     Delete,
     Entry,
+    Erase,
     Event,
     Patch,
     Put,
@@ -180,6 +181,8 @@ def _change_row(accepted: AcceptedChange) -> dict[str, Any]:
             row |= {"what": f"event {change.type}", "payload": change.payload}
         case Resolve():
             row |= {"what": f"resolve {change.conflict_id}"}
+        case Erase():
+            row |= {"what": f"erase {', '.join(change.clients)}", "entries": len(change.rewritten)}
     if effect is not None:
         row["outcome"] = effect.outcome.name.lower()
         row["lost"] = [

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import click
 
-from syncline.sync import Damaged, NotAReplica, NotFound
+from syncline.sync import BadHistory, Damaged, NotAReplica, NotFound
 
 from ._output import Output, json_option
-from .verify import verify_file
+from .verify import Anchor, check_anchors, read_anchors, verify_file
 
 
 @click.command()
 @click.argument("file")
+@click.option(
+    "--anchor", "anchors", metavar="ANCHORS", help="Lines of 'syncline anchor' to hold it against."
+)
 @json_option
-def verify(file: str, as_json: bool) -> None:
+def verify(file: str, anchors: str | None, as_json: bool) -> None:
     """Recompute the chain, the state and the ledger in FILE, and name what does not fit.
 
     FILE is a replica or a server's data file; it may be in use. The code that checks shares nothing
@@ -26,12 +29,17 @@ def verify(file: str, as_json: bool) -> None:
     Examples:
       syncline verify server.db
       syncline verify notes.db --json
+      syncline verify server.db --anchor anchors.jsonl
     """
     if not Path(file).is_file():
         raise NotFound(f"there is no file {file}", path=file)
     out = Output(as_json)
+    kept = [] if anchors is None else _anchors(anchors)
     with out.busy(f"Verifying {file}"):
         report = verify_file(file)
+        if kept and report.kind != "unknown":
+            for problem in check_anchors(file, kept):
+                report.problems.add(problem)
     if report.kind == "unknown" and not as_json:
         raise NotAReplica(f"{file}: {report.problems[0]}", path=file)
     rows = [
@@ -60,3 +68,15 @@ def verify(file: str, as_json: bool) -> None:
         )
     else:
         out.say(f"{file} holds: every hash, number, record and row was recomputed.")
+
+
+def _anchors(path: str) -> list[Anchor]:
+    try:
+        found = read_anchors(path)
+    except OSError as error:
+        raise NotFound(f"{path} cannot be read: {error.strerror}", path=path) from error
+    except ValueError as error:
+        raise BadHistory(str(error), path=path) from error
+    if not found:
+        raise NotFound(f"there is no anchor in {path}", path=path)
+    return found

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ._codec import HASH_BYTES, Vector, digest, is_number, need
-from ._settling import LIFE, State, normal_effect
+from ._log import HEADER
+from ._settling import LIFE, LostValue, State, normal_effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +46,29 @@ def read_erasure(clients: Any, rewritten: Any) -> Erasure:
     return Erasure(frozenset(clients), dict(rewritten))
 
 
-def bare_state(state: State, erasure: Erasure) -> State:
+KEPT = {(HEADER, "created_at"), (HEADER, "parent"), (HEADER, "status")}
+"""What no erasure takes."""
+
+
+def bare_state(collection: str, state: State, erasure: Erasure) -> State:
     """The record without what the erased clients wrote."""
     fields = {
-        name: (None if stamp[1] in erasure.clients else value, stamp)
+        name: (None if _is_gone(collection, name, stamp[1], erasure) else value, stamp)
         for name, (value, stamp) in state.fields.items()
     }
     return replace(state, fields=fields)
 
 
-def bare_value(name: str, value: Any, author: str, erasure: Erasure, vector: Vector) -> Any:
+def _is_gone(collection: str, name: str, author: str, erasure: Erasure) -> bool:
+    return author in erasure.clients and (collection, name) not in KEPT
+
+
+def bare_value(lost: LostValue, erasure: Erasure, vector: Vector) -> Any:
     """A lost value after the erasure; ``vector`` is that of its record."""
+    name, value = lost.field, lost.value
     if name == LIFE and type(value) is dict:
         return dict.fromkeys(value) if erasure.clients & vector.keys() else value
-    return None if author in erasure.clients else value
+    return None if _is_gone(lost.collection, name, lost.loser[1], erasure) else value
 
 
 def same_but_for_values(stored: Any, settled: Any) -> bool:

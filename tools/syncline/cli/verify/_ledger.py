@@ -22,8 +22,8 @@ from ._codec import (
     read_stamp,
 )
 from ._file import BLOB, BLOB_OR_NULL, INT, DataFile
-from ._replay import LostValue
 from ._report import Problems
+from ._settling import LostValue
 
 LostKey = tuple[str, int, str, str, str, Stamp, Stamp]
 RefusalKey = tuple[str, str, int, int]

@@ -13,41 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ._codec import Stamp, Vector, conflict_id, read_stamp
+from ._codec import Stamp, Vector, read_stamp
 from ._erasure import Erasure, Skeletons, bare_state, bare_value, read_erasure, same_but_for_values
 from ._log import ERASE, EVENT, RESOLVE, Change, Entry, read_body, read_effects
-from ._settling import State, normal_effect, settle
+from ._settling import LostValue, State, normal_effect, settle
 
 RecordKey = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class LostValue:
-    """A value that lost, where the log says so."""
-
-    seq: int
-    collection: str
-    record_id: str
-    field: str
-    value: Any
-    loser: Stamp
-    winner: Stamp
-
-    @property
-    def conflict(self) -> str:
-        return conflict_id(self.loser, self.collection, self.record_id, self.field)
-
-    def row(self) -> list[Any]:
-        """The open conflict as the state holds it."""
-        return [
-            self.conflict,
-            self.collection,
-            self.record_id,
-            self.field,
-            self.value,
-            self.loser,
-            self.winner,
-        ]
 
 
 @dataclass
@@ -139,10 +110,10 @@ class Replay:
     def _erase(self, seq: int, erasure: Erasure) -> None:
         self.skeletons.vouch(seq, erasure)
         for key, state in self.records.items():
-            self.records[key] = bare_state(state, erasure)
+            self.records[key] = bare_state(key[0], state, erasure)
         for id_, lost in self.opened.items():
             vector = self.records[lost.collection, lost.record_id].vector
-            value = bare_value(lost.field, lost.value, lost.loser[1], erasure, vector)
+            value = bare_value(lost, erasure, vector)
             self.opened[id_] = replace(lost, value=value)
 
     def _take_witness(self, context: Vector, stored: Any) -> None:

@@ -12,7 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ._codec import Stamp, Vector, canonical, decode, need, pack, read_stamp, read_vector
+from ._codec import (
+    Stamp,
+    Vector,
+    canonical,
+    conflict_id,
+    decode,
+    need,
+    pack,
+    read_stamp,
+    read_vector,
+)
 from ._log import DELETE, HEADER, PATCH, PUT, Change
 
 LIFE = "$alive"
@@ -38,6 +48,35 @@ class State:
         apart = {name: stamp for name, (_, stamp) in self.fields.items() if stamp != self.life}
         floor = True if self.floor == self.life else self.floor
         return canonical([self.vector, self.alive, self.life, floor, self.values, apart])
+
+
+@dataclass(frozen=True, slots=True)
+class LostValue:
+    """A value that lost, where the log says so."""
+
+    seq: int
+    collection: str
+    record_id: str
+    field: str
+    value: Any
+    loser: Stamp
+    winner: Stamp
+
+    @property
+    def conflict(self) -> str:
+        return conflict_id(self.loser, self.collection, self.record_id, self.field)
+
+    def row(self) -> list[Any]:
+        """The open conflict as the state holds it."""
+        return [
+            self.conflict,
+            self.collection,
+            self.record_id,
+            self.field,
+            self.value,
+            self.loser,
+            self.winner,
+        ]
 
 
 def read_state(data: bytes) -> State:
