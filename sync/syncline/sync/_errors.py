@@ -42,7 +42,8 @@
         ├── SessionNotFound  3120
         ├── SessionConflict  3121
         ├── InvalidSessionFile 3122
-        └── ModelLocked      3123
+        ├── ModelLocked      3123
+        └── LegalHold        3130
 
 3004 is no error: it is the number of the notice that a conflict was settled.
 Numbers 3001 to 3099 travel on the wire; 31xx never leave the machine they are raised on.
