@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from syncline.sync import Closed, Conflict
+from syncline.sync import Closed, Conflict, Event
 
 from ._store import LedgerRow
 
@@ -67,6 +67,55 @@ def erasure_row(
     """The row of an erasure, which names nobody; ``place`` is the epoch and seq of its entry."""
     epoch, seq = place
     return LedgerRow("erasure", at, session, {"epoch": epoch, "seq": seq, **counts}, {})
+
+
+TURN_EVENTS = frozenset(
+    {
+        "model.request.completed",
+        "model.request.failed",
+        "model.request.retried",
+        "session.usage",
+    }
+)
+"""Events of a turn that say what was consumed, for whom and with what outcome."""
+_TURN_FACTS = {
+    "turnId": "turn",
+    "stageId": "stage",
+    "seqWithinTurn": "seq_within_turn",
+    "parentTurnId": "parent_turn",
+    "subagentDepth": "depth",
+    "requestId": "request",
+    "outcome": "outcome",
+    "inputTokens": "input_tokens",
+    "outputTokens": "output_tokens",
+    "cacheReadTokens": "cache_read_tokens",
+    "cacheWriteTokens": "cache_write_tokens",
+    "costMicros": "cost_micros",
+}
+_FACT_CHARS_MAX = 128
+
+
+def turn_row(
+    at: int, session: str, author: Author, place: tuple[int, int, int, int], event: Event
+) -> LedgerRow:
+    """The row of one of ``TURN_EVENTS``; ``place`` is epoch, seq, index in the op, and number.
+
+    Its identity tuple is the session, turn, stage and seq within the turn, with the parent turn and
+    the depth of a subagent's. What does not fit a fact (another type, a long text) is left out.
+    """
+    epoch, seq, index, n = place
+    facts = {
+        "epoch": epoch,
+        "seq": seq,
+        "index": index,
+        "dot": [author.client, n],
+        "event": event.type,
+    }
+    for name, fact in _TURN_FACTS.items():
+        value = event.payload.get(name)
+        if type(value) is int or (type(value) is str and len(value) <= _FACT_CHARS_MAX):
+            facts[fact] = value
+    return _row("turn", at, session, author, facts)
 
 
 def _row(kind: str, at: int, session: str, author: Author, facts: Mapping[str, Any]) -> LedgerRow:

@@ -51,7 +51,7 @@ from syncline.sync import (
     settle,
 )
 
-from ._audit import Author, lost_rows, refusal_row
+from ._audit import TURN_EVENTS, Author, lost_rows, refusal_row, turn_row
 from ._store import (
     Head,
     Identity,
@@ -283,6 +283,7 @@ class SessionWork:
         outcome = Outcome.APPLIED
         effects: list[Effect | None] = []
         settled: list[tuple[RecordKey, Settled, int]] = []
+        turns: list[tuple[int, Event]] = []
         plain = True
         for change, at in zip(changes, op.stamps, strict=True):
             if isinstance(change, RecordChange):
@@ -306,6 +307,8 @@ class SessionWork:
                     raise self._ahead(at)
                 if type(change) is Erase and client != self._store.store_id:
                     raise Malformed("only the server itself erases")
+                if type(change) is Event and change.type in TURN_EVENTS:
+                    turns.append((len(effects), change))
                 effects.append(None)
                 plain = plain and type(change) is not Resolve
         seq = self._seq + 1
@@ -350,6 +353,9 @@ class SessionWork:
             self._conflicts += conflicts
             place = (entry.epoch, seq, n)
             self._ledger += lost_rows(self._now, self.session, author, place, conflicts)
+        for index, event in turns:
+            at_event = (entry.epoch, seq, index, n)
+            self._ledger.append(turn_row(self._now, self.session, author, at_event, event))
 
     def _record(self, key: RecordKey) -> _Held:
         held = self._held.get(key)

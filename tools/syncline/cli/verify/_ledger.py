@@ -25,7 +25,10 @@ from ._file import BLOB, BLOB_OR_NULL, INT, DataFile
 from ._report import Problems
 from ._settling import LostValue
 
+PLACE = {"epoch", "seq", "index", "dot"}
 LostKey = tuple[str, int, str, str, str, Stamp, Stamp]
+TurnKey = tuple[str, int, int]
+"""Session, seq and index in the op of an event; its facts are None where it was erased."""
 RefusalKey = tuple[str, str, int, int]
 """Session, client, number and code."""
 
@@ -39,7 +42,11 @@ class Recorded:
 
     lost: Counter[LostKey] = field(default_factory=Counter)
     refusals: dict[RefusalKey, bytes] = field(default_factory=dict)
+    turns: dict[TurnKey, dict[str, Any] | None] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
+
+    def add_turns(self, session: str, turns: dict[tuple[int, int], dict[str, Any] | None]) -> None:
+        self.turns.update({(session, *place): facts for place, facts in turns.items()})
 
     def add_lost(self, session: str, values: list[LostValue]) -> None:
         self.lost.update(
@@ -53,6 +60,7 @@ def check_ledger(file: DataFile, problems: Problems, recorded: Recorded) -> None
     identities = _identities(file, problems)
     lost: Counter[LostKey] = Counter()
     refusals: set[RefusalKey] = set()
+    turns: set[TurnKey] = set()
     last, previous = 0, NO_HASH
     for n, hash_, data in file.rows("ledger", {"n": INT, "hash": BLOB, "row": BLOB}):
         name = f"ledger row {n}"
@@ -69,9 +77,16 @@ def check_ledger(file: DataFile, problems: Problems, recorded: Recorded) -> None
                 lost[_lost_key(session, facts)] += 1
             elif kind == "refusal":
                 refusals.add(_refusal_key(session, facts))
+            elif kind == "turn":
+                key = _turn_key(session, facts)
+                turns.add(key)
+                if session not in recorded.unknown:
+                    _check_turn(recorded, key, facts)
     for n in identities:
         problems.add(f"ledger_identities row {n} belongs to no ledger row")
     _match(problems, recorded, lost, refusals)
+    for session, seq, index in sorted(recorded.turns.keys() - turns):
+        problems.add(f"the ledger has no row for event {index} at seq {seq} of session {session!a}")
 
 
 def _identities(file: DataFile, problems: Problems) -> dict[int, bytes]:
@@ -110,6 +125,18 @@ def _lost_key(session: str, facts: dict[str, Any]) -> LostKey:
     need(is_number(seq) and all(type(part) is str for part in place), "names no lost value")
     loser, winner = read_stamp(facts.get("loser")), read_stamp(facts.get("winner"))
     return session, seq, place[0], place[1], place[2], loser, winner  # type: ignore[return-value]
+
+
+def _turn_key(session: str, facts: dict[str, Any]) -> TurnKey:
+    seq, index = facts.get("seq"), facts.get("index")
+    need(is_number(seq) and is_number(index, 0), "names no event of a turn")
+    return session, seq, index  # type: ignore[return-value]
+
+
+def _check_turn(recorded: Recorded, key: TurnKey, facts: dict[str, Any]) -> None:
+    need(key in recorded.turns, "speaks of a turn's event that the log does not have")
+    said = {name: fact for name, fact in facts.items() if name not in PLACE}
+    need(recorded.turns[key] in (None, said), "says something else of a turn than the log")
 
 
 def _refusal_key(session: str, facts: dict[str, Any]) -> RefusalKey:

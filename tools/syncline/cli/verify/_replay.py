@@ -17,6 +17,7 @@ from ._codec import Stamp, Vector, read_stamp
 from ._erasure import Erasure, Skeletons, bare_state, bare_value, read_erasure, same_but_for_values
 from ._log import ERASE, EVENT, RESOLVE, Change, Entry, read_body, read_effects
 from ._settling import LostValue, State, normal_effect, settle
+from ._turns import TURN_EVENTS, turn_facts
 
 RecordKey = tuple[str, str]
 
@@ -33,6 +34,7 @@ class Replay:
     closed: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     lost_values: list[LostValue] = field(default_factory=list)
     held: Vector = field(default_factory=dict)
+    turns: dict[tuple[int, int], dict[str, Any] | None] = field(default_factory=dict)
     blurred: set[RecordKey] = field(default_factory=set)
     skeletons: Skeletons = field(init=False)
     concurrent: int = 0
@@ -54,17 +56,19 @@ class Replay:
         stamps, effects = read_effects(entry.effects, len(changes))
         self.held[entry.client] = max(self.held.get(entry.client, 0), entry.n - 1)
         outcomes = [
-            self._change(entry, change, (at, entry.client, entry.n), effect)
-            for change, at, effect in zip(changes, stamps, effects, strict=True)
+            self._change(entry, index, change, (at, entry.client, entry.n), effect)
+            for index, (change, at, effect) in enumerate(zip(changes, stamps, effects, strict=True))
         ]
         if max(outcomes) != entry.outcome:
             self.problem(f"log row {entry.seq} says outcome {entry.outcome}, not {max(outcomes)}")
         self.held[entry.client] = entry.n
 
-    def _change(self, entry: Entry, change: Change, stamp: Stamp, stored: Any) -> int:
+    def _change(self, entry: Entry, index: int, change: Change, stamp: Stamp, stored: Any) -> int:
         if not change.edits:
             if stored is not None:
                 self.problem(f"log row {entry.seq} has an effect where nothing is settled")
+            if change.kind == EVENT and change.collection in TURN_EVENTS:
+                self.turns[entry.seq, index] = None if entry.erased else turn_facts(change)
             if change.kind == RESOLVE:
                 self.closed.setdefault(change.id, []).append((entry.client, entry.n))
             elif change.kind == ERASE:

@@ -103,6 +103,7 @@ class _Session:
             self._store.recorded.unknown.add(self.id)
         else:
             self._store.recorded.add_lost(self.id, chain.replay.lost_values)
+            self._store.recorded.add_turns(self.id, chain.replay.turns)
         return self._report
 
     def _rows(
