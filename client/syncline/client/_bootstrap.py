@@ -13,14 +13,17 @@ import sqlite3
 
 from syncline.sync import (
     HEADER_COLLECTION,
+    RUNTIME_COLLECTIONS,
     Conflict,
     Entry,
     MalformedFrame,
     Record,
     SnapshotPage,
+    Value,
     decode_conflict,
     events_in,
     merge,
+    same,
 )
 
 from ._applying import Applied, mark_closing, put_conflicts, repredict, take_back_refused
@@ -29,6 +32,7 @@ from ._rows import (
     PUT_RECORD,
     Boot,
     SessionState,
+    count_change,
     drop_pending,
     next_gen,
     pending_op,
@@ -138,6 +142,7 @@ def show(db: sqlite3.Connection, session: SessionState, client: str) -> None:
     assert is_complete(session) and boot is not None
     assert boot.begin is not None and boot.cursor is not None
     old = session.gen
+    shown = _runtime_rows(db, old)
     session.gen, session.boot = boot.gen, None
     session.epoch, session.seq, session.hash = boot.cursor
     session.floor, session.floor_hash = boot.begin[1], boot.begin[2]
@@ -148,7 +153,20 @@ def show(db: sqlite3.Connection, session: SessionState, client: str) -> None:
     for op in pending_ops(db, session.key):
         touched.update((change.collection, change.id) for change, _ in changes_on(op))
     repredict(db, session, client, touched)
+    if not same(_runtime_rows(db, session.gen), shown):
+        count_change(db, session.key)
     mark_closing(db, session)
+
+
+def _runtime_rows(db: sqlite3.Connection, gen: int) -> Value:
+    """What shows of the records that the session runtime keeps."""
+    marks = ", ".join("?" * len(RUNTIME_COLLECTIONS))
+    rows = db.execute(
+        "SELECT collection, id, state FROM syncline_records"
+        f" WHERE gen=? AND alive=1 AND collection IN ({marks}) ORDER BY collection, id",
+        (gen, *sorted(RUNTIME_COLLECTIONS)),
+    )
+    return [[collection, id_, Record.decode(state).fields] for collection, id_, state in rows]
 
 
 def _settle_held(db: sqlite3.Connection, session: SessionState) -> None:

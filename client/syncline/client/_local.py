@@ -11,11 +11,27 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from syncline.sync import HEADER_COLLECTION, NUMBER_MAX, DiskFull, Entry, Record, pack
+from syncline.sync import (
+    HEADER_COLLECTION,
+    NUMBER_MAX,
+    RUNTIME_COLLECTIONS,
+    DiskFull,
+    Entry,
+    Record,
+    pack,
+)
 
 from ._database import CommitUnknown, Database
 from ._receipt import ReceiptState
-from ._rows import SessionState, add_session, meta, session_row, session_rows, set_meta
+from ._rows import (
+    SessionState,
+    add_session,
+    count_change,
+    meta,
+    session_row,
+    session_rows,
+    set_meta,
+)
 from ._views import KnownFields, show_fields
 from ._watch import Notification, Watchers
 from ._writing import OpWriter, WriteScope
@@ -115,6 +131,8 @@ class LocalCore:
     def _store(self, scope: WriteScope, writer: OpWriter) -> None:
         try:
             writer.write()
+            if not writer.counted and any(c in RUNTIME_COLLECTIONS for c, _ in writer.touched):
+                count_change(scope.db, writer.head.key)
             self._show_fields(scope.db, writer.fields)
         except BaseException:
             self.database.doom()

@@ -12,13 +12,14 @@ from typing import Any
 
 import msgpack
 
-from syncline.sync import Record, RecordChange, Value, same
+from syncline.sync import RUNTIME_COLLECTIONS, Record, RecordChange, Value, same
 
 from ._predict import Key
 from ._rows import (
     DROP_RECORD,
     PUT_RECORD,
     RecordState,
+    count_change,
     put_record_statement,
     record_state,
 )
@@ -74,6 +75,7 @@ class Page:
 
     def write(self) -> None:
         """Write everything back."""
+        self._count_change()
         puts: list[tuple[Any, ...]] = []
         for key, row in self.rows.items():
             statement, values = put_record_statement(self._gen, *key, row)
@@ -86,6 +88,16 @@ class Page:
             "UPDATE syncline_records SET base=NULL, seq=? WHERE gen=? AND collection=? AND id=?",
             [(seq, self._gen, *key) for key, seq in self._quiet.items()],
         )
+
+    def _count_change(self) -> None:
+        if not any(collection in RUNTIME_COLLECTIONS for collection, _ in self.rows):
+            return
+        if any(collection in RUNTIME_COLLECTIONS for collection, _ in self.shows_anew()):
+            # Of a bootstrap nothing shows yet: no session has its generation.
+            for (key,) in self._db.execute(
+                "SELECT session FROM syncline_sessions WHERE gen=?", (self._gen,)
+            ).fetchall():
+                count_change(self._db, key)
 
 
 def _vector(state: bytes) -> dict[str, int]:

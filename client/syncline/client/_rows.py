@@ -163,6 +163,21 @@ def set_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
     db.execute("INSERT OR REPLACE INTO syncline_meta (key, value) VALUES (?, ?)", (key, value))
 
 
+def runtime_version(db: sqlite3.Connection, session: int) -> int:
+    """How often what the session runtime keeps has changed in this file; see ``count_change``."""
+    return int(meta(db, f"version:{session}", 0))
+
+
+def count_change(db: sqlite3.Connection, session: int) -> int:
+    """Count a change of what the session runtime keeps, by whomever; the version then.
+
+    It never goes back: a rollback is a change like any other.
+    """
+    version = runtime_version(db, session) + 1
+    set_meta(db, f"version:{session}", version)
+    return version
+
+
 class Pending(NamedTuple):
     """An op in the outbox. ``body`` is None for a void number (see ``VoidOp``).
 

@@ -181,11 +181,18 @@ class OpWriter:
             )
         self._scope = scope
         self.head = head
+        self.counted = False
+        """Whether the change was counted already; see ``count_change``."""
         self.client = scope.client
         self.salt = salt
         self._now = now
         self._drafts: dict[tuple[str, str], _Draft] = {}
         self._others: list[tuple[Event | Resolve, int]] = []
+
+    @property
+    def now(self) -> int:
+        """What the clock said when the op began, in microseconds since the Unix epoch."""
+        return self._now
 
     @property
     def empty(self) -> bool:

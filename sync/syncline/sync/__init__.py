@@ -142,11 +142,14 @@ from ._frames import (
     error_frame,
 )
 from ._names import (
+    AGENT_DATA,
+    AGENT_MESSAGES,
     HEADER_COLLECTION,
     HEADER_ID,
     ID_CHARS_MAX,
     NAME_BYTES_MAX,
     RECORD_ID_BYTES_MAX,
+    RUNTIME_COLLECTIONS,
     ClientId,
     Collection,
     Micros,
@@ -204,6 +207,8 @@ from ._vectors import (
 )
 
 __all__ = [
+    "AGENT_DATA",
+    "AGENT_MESSAGES",
     "AcceptedChange",
     "AddressTaken",
     "BadHistory",
@@ -291,6 +296,7 @@ __all__ = [
     "RECORD_BYTES_MAX",
     "RECORD_ID_BYTES_MAX",
     "REFUSALS",
+    "RUNTIME_COLLECTIONS",
     "ReadOnly",
     "Record",
     "RecordChange",

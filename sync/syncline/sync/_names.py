@@ -27,6 +27,10 @@ RECORD_ID_BYTES_MAX = 1024
 
 HEADER_COLLECTION = Collection("$session")
 HEADER_ID = RecordId("header")
+AGENT_MESSAGES = Collection("agent_messages")
+AGENT_DATA = Collection("agent_data")
+RUNTIME_COLLECTIONS = frozenset({HEADER_COLLECTION, AGENT_MESSAGES, AGENT_DATA})
+"""What the session runtime keeps in a session's records (see ``sessions``)."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ._playing import Played, play_history
     from ._record import Recording, record
     from ._resolver import Resolver, WrongResolver, check_resolver
+    from ._session_contract import SessionStoreContract
     from ._teeth import Bite, Planted, bite, planted_faults
     from ._world import FAULTS, Options, Result, World
 
@@ -35,6 +36,7 @@ __all__ = [
     "Recording",
     "Resolver",
     "Result",
+    "SessionStoreContract",
     "StoreContract",
     "Sync",
     "Violation",
@@ -61,6 +63,7 @@ _NAMES_BY_MODULE = {
     "_playing": ("Played", "play_history"),
     "_record": ("Recording", "record"),
     "_resolver": ("Resolver", "WrongResolver", "check_resolver"),
+    "_session_contract": ("SessionStoreContract",),
     "_teeth": ("Bite", "Planted", "bite", "planted_faults"),
     "_world": ("FAULTS", "Options", "Result", "World"),
 }

@@ -46,6 +46,8 @@ from syncline.sync.sessions import (
     WriteMetadata,
 )
 
+from ._file_store import JsonSessionStore
+from ._replica_store import ReplicaSessionStore
 from ._runtime import SessionRuntime, memory_store
 
 __all__ = [
@@ -61,9 +63,11 @@ __all__ = [
     "EventSource",
     "ExecutionStatus",
     "ForkSession",
+    "JsonSessionStore",
     "MemorySessionStore",
     "Message",
     "PostCommitFailed",
+    "ReplicaSessionStore",
     "ResumeSession",
     "RuntimeEvent",
     "SendMessage",

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-
-import uuid_utils
 
 from syncline.sync.sessions import (
     CheckpointSource,
@@ -18,15 +15,7 @@ from syncline.sync.sessions import (
 )
 from syncline.sync.sessions import SessionRuntime as PureSessionRuntime
 
-
-def new_session_id() -> str:
-    """A UUIDv7."""
-    return str(uuid_utils.uuid7())
-
-
-def wall_clock() -> int:
-    """Microseconds since the Unix epoch."""
-    return time.time_ns() // 1000
+from ._ids import new_session_id, wall_clock
 
 
 def memory_store() -> MemorySessionStore:

@@ -61,6 +61,14 @@ from ._events import (
 from ._filter import contains
 from ._folds import Conversation, OpenItems, open_items, trace_of
 from ._hooks import PassThrough, RegisteredHook, SessionController, SessionHookStack, Stage
+from ._layout import (
+    RecordWrite,
+    SessionRecords,
+    deletion,
+    read_header,
+    read_session,
+    session_changes,
+)
 from ._logged import LogItem
 from ._memory_store import MemorySessionStore, warn_once
 from ._payload import (
@@ -225,6 +233,7 @@ __all__ = [
     "PromptSummary",
     "PromptUser",
     "Readiness",
+    "RecordWrite",
     "RegisteredHook",
     "RequestOutcome",
     "ResumeSession",
@@ -246,6 +255,7 @@ __all__ = [
     "SessionLoadFailed",
     "SessionLoaded",
     "SessionMetadata",
+    "SessionRecords",
     "SessionRepository",
     "SessionResumed",
     "SessionRuntime",
@@ -300,6 +310,7 @@ __all__ = [
     "check_savable",
     "closing",
     "contains",
+    "deletion",
     "denial",
     "expiring",
     "finished",
@@ -309,10 +320,13 @@ __all__ = [
     "open_items",
     "placed",
     "read_event",
+    "read_header",
+    "read_session",
     "read_signal",
     "readiness",
     "reports",
     "resuming",
+    "session_changes",
     "standing",
     "task_from_value",
     "task_to_value",

@@ -50,7 +50,7 @@ class MemorySessionStore:
             return self._put(session.stored(version=kept.version + 1, updated_at=at))
 
     def _put(self, session: AgentSession) -> AgentSession:
-        self._sessions[session.id] = session
+        self._sessions[session.id] = _copy(session)
         return _copy(session)
 
     def load(self, session_id: str) -> AgentSession | None:

@@ -77,9 +77,9 @@ def transient_state(events: Iterable[LoggedEvent]) -> dict[str, Value]:
         payload: dict[str, Any] = dict(event.payload)
         kind, _, what = event.type.partition(".")
         if event.type == "tool.call.decision":
-            resolved[_key(payload, "call_id", "callId", "id")] = payload
+            resolved[str(payload.get("callId", ""))] = payload
         elif kind == "subagent":
-            child = _key(payload, "session_id", "sessionId", "child_id", "childId", "id")
+            child = str(payload.get("sessionId", ""))
             known = subagents.get(child, {})
             subagents[child] = {**known, **payload, "last": what}
         elif event.type == "sandbox.snapshotted":
@@ -92,7 +92,3 @@ def transient_state(events: Iterable[LoggedEvent]) -> dict[str, Value]:
         "exports": exports,
         "cards": cards,
     }
-
-
-def _key(payload: Mapping[str, Value], *names: str) -> str:
-    return next((str(payload[name]) for name in names if name in payload), "")

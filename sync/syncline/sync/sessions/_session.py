@@ -89,6 +89,7 @@ class Message:
     def __post_init__(self) -> None:
         check_name(self.role, "a message's role")
         check_value(self.content, "content")
+        object.__setattr__(self, "content", _copied(self.content))
         if self.id:
             check_name(self.id, "a message's id", own=True)
         object.__setattr__(self, "metadata", _frozen(self.metadata, "a message's metadata"))
@@ -105,7 +106,7 @@ class Message:
         return {
             "id": self.id,
             "role": self.role,
-            "content": copy_fields({"": self.content})[""],
+            "content": _copied(self.content),
             "metadata": copy_fields(self.metadata),
         }
 
@@ -416,6 +417,10 @@ def _checked_model(model: Model | None) -> Model | None:
         raise InvalidValue(f"a model is text or a dict, not {type(model).__name__}", path="model")
     check_value(model, "model")
     return copy_fields(model)
+
+
+def _copied(value: Value) -> Value:
+    return copy_fields({"": value})[""]
 
 
 def _check_text(value: object, what: str) -> None:
