@@ -406,6 +406,27 @@ def test_RE2_a_busy_server_is_asked_again_after_the_time_it_names_and_ever_less_
     _settled(wire, ann, receipt)
 
 
+@pytest.mark.parametrize("code", [9999, 3003, 3018, 3102])
+def test_RE2_no_frame_makes_a_number_final_that_is_not(wire: Wire, code: int) -> None:
+    ann, session, line = _live(wire)
+    receipt = session.put("n", "r", {})
+    line.receive(OpRefused(session="s", n=1, code=code, reason="so it says", final=True))
+    assert receipt.state in (ReceiptState.QUEUED, ReceiptState.SENT)
+    assert session.refused() == []
+    wire.advance(60 * SECOND)
+    line.deliver()
+    _settled(wire, ann, receipt)
+
+
+def test_PU2_a_repeat_without_its_entry_is_no_answer(wire: Wire) -> None:
+    _, session, line = _live(wire)
+    receipt = session.put("n", "r", {})
+    line.receive(OpRefused(session="s", n=1, code=0, final=True))
+    assert "without its entry" in str(line.engine.tracks["s"].broken)
+    assert receipt.state in (ReceiptState.QUEUED, ReceiptState.SENT)
+    assert session.refused() == []
+
+
 def test_PU6_a_final_refusal_lists_the_op_takes_it_back_and_lets_those_behind_pass(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,3 +87,8 @@ def test_a_token_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
         Tokens.load(tmp_path / "none.json")
     with pytest.raises(LocalError, match="cannot be read"):
         Tokens.load(tmp_path)
+
+
+def test_a_token_file_that_never_ends_is_not_read_to_its_end() -> None:
+    with pytest.raises(LocalError, match="longer than"):
+        Tokens.load("/dev/zero")

@@ -422,6 +422,8 @@ class Core(LocalCore):
             if op.body is None or op.salt is None:
                 retire_void(db, session, op)
                 return
+            if code == 0:
+                raise MalformedFrame(f"op {n} is said to be in the log, without its entry")
             keys = apply_refusal(
                 db,
                 session,

@@ -51,6 +51,7 @@ from syncline.sync import (
     Welcome,
     decode_to_client,
     encode_frame,
+    is_final,
     refusal,
 )
 
@@ -505,7 +506,7 @@ class ClientEngine:
         if track is None or track.stage is not Stage.LIVE:
             return
         self._progress_at = now
-        if frame.final:
+        if frame.final and is_final(frame.code):
             track.delay = 0
             if frame.code == 0 and frame.entry is not None:
                 self._settle_repeat(track, frame)

@@ -16,6 +16,7 @@ from typing import Any
 from syncline.sync import LocalError, NotFound, is_id
 
 ALL_SESSIONS = "*"
+TOKEN_FILE_CHARS_MAX = 16 << 20
 TOKEN_CHARS_MAX = 4096
 
 
@@ -58,7 +59,14 @@ class Tokens:
         Raises NotFound (3113) without the file, and LocalError naming file and problem.
         """
         try:
-            rows = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_unique)
+            # Not read_text: a device or a pipe would never end.
+            with open(path, encoding="utf-8") as file:
+                text = file.read(TOKEN_FILE_CHARS_MAX + 1)
+            if len(text) > TOKEN_FILE_CHARS_MAX:
+                raise LocalError(
+                    f"token file {path} is longer than {TOKEN_FILE_CHARS_MAX} characters"
+                )
+            rows = json.loads(text, object_pairs_hook=_unique)
         except FileNotFoundError as error:
             raise NotFound(f"there is no token file {path}", path=str(path)) from error
         except OSError as error:

@@ -103,6 +103,7 @@ from ._errors import (
     UnknownVersion,
     Unreachable,
     WriteUnknown,
+    is_final,
     refusal,
 )
 from ._frames import (
@@ -369,6 +370,7 @@ __all__ = [
     "fold",
     "genesis",
     "increment",
+    "is_final",
     "is_id",
     "merge",
     "op_digest",

@@ -353,6 +353,14 @@ REFUSALS: Mapping[int, type[Refused]] = {
 """Every refusal that can travel, by its number."""
 
 
+def is_final(code: int) -> bool:
+    """Whether a number can settle an op for good: 0 for a repeat, else as the tree says.
+
+    A number from a newer peer cannot (RE2), whatever its frame claims.
+    """
+    return code == 0 or (code in REFUSALS and REFUSALS[code].final)
+
+
 def refusal(code: int, reason: str, detail: Mapping[str, Any] | None = None) -> Refused:
     """The refusal with this number, as the peer sent it; an unknown number becomes ``Busy``.
 
