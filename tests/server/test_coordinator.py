@@ -525,7 +525,7 @@ def test_HS4_sign_ins_are_stored_in_the_groups_transaction() -> None:
     refused = [None if error is None else error.code for error in result.sign_ins]
     assert refused == [None, None, 3016, None]
     with world.store.transaction() as tx:
-        assert [tx.incarnation(name) for name in ("ann", "bob", "eve")] == [6, 1, 0]
+        assert [tx.device(name).incarnation for name in ("ann", "bob", "eve")] == [6, 1, 0]
 
 
 def test_ER8_only_the_server_erases() -> None:
@@ -536,3 +536,13 @@ def test_ER8_only_the_server_erases() -> None:
     store_id = world.store.identity().store_id
     result = world.coordinator.commit_group([], NOW, [SignIn(store_id, 1)])
     assert [type(refused) for refused in result.sign_ins] == [ReplicaCloned]
+
+
+def test_HS4_a_client_id_belongs_to_whom_it_first_signed_in_as() -> None:
+    world = World()
+    named = [SignIn("ann", 1), SignIn("ann", 2, "Ann"), SignIn("ann", 3, "Eve"), SignIn("ann", 3)]
+    result = world.coordinator.commit_group([], NOW, named)
+    # Who signed in before there were tokens may have a name later, and then keeps it.
+    assert [error and error.code for error in result.sign_ins] == [None, None, 3016, 3016]
+    result = world.coordinator.commit_group([], NOW, [SignIn("ann", 3, "Ann")])
+    assert result.sign_ins == [None]

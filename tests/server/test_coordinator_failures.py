@@ -86,7 +86,7 @@ def test_sign_ins_of_a_group_that_fails_are_committed_by_themselves() -> None:
     assert [error.code for error in result.sign_ins if error is not None] == [3018]
     store.fails = lambda rows: False
     with store.transaction() as tx:
-        assert tx.incarnation("bob") == 3
+        assert tx.device("bob").incarnation == 3
 
 
 def test_a_sign_in_that_an_unknown_commit_made_durable_is_no_copy() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from tests.server.store_files import (
     run_child,
 )
 
+from syncline.cli.verify import verify_file
+from syncline.server import Device
 from syncline.server._sqlite_store import SqliteStore
 from syncline.sync import (
     Damaged,
@@ -78,7 +81,7 @@ def test_an_empty_file_is_only_filled_when_asked_to(path: Path) -> None:
 def test_a_newer_format_is_refused_with_both_numbers(path: Path) -> None:
     SqliteStore(path).close()
     change(path, "PRAGMA user_version = 7")
-    with pytest.raises(NewerFormat, match="has format 7, and this version knows up to 1"):
+    with pytest.raises(NewerFormat, match="has format 7, and this version knows up to 2"):
         SqliteStore(path)
 
 
@@ -152,3 +155,16 @@ def test_what_cannot_be_written_is_read_only(read_only: str) -> None:
         )
         os.chmod(folder, 0o700)
     assert "ReadOnly" in done.stderr and "server.db" in done.stderr, done.stderr
+
+
+def test_a_file_of_format_1_is_brought_along_with_what_is_in_it(path: Path) -> None:
+    with closing(SqliteStore(path)) as store, store.transaction() as tx:
+        tx.set_device("ann", Device(3, "Ann"))
+    change(path, "ALTER TABLE devices DROP COLUMN principal")
+    change(path, "PRAGMA user_version = 1")
+    assert verify_file(path).all_problems() == []
+    with closing(SqliteStore(path)) as store, store.transaction() as tx:
+        assert tx.device("ann") == Device(3, None)
+        tx.set_device("ann", Device(4, "Ann"))
+    with closing(SqliteStore(path)) as store, store.transaction() as tx:
+        assert tx.device("ann") == Device(4, "Ann")

@@ -27,6 +27,7 @@ from tests.server.store_files import (
     write_group,
 )
 
+from syncline.server import Device
 from syncline.server._restore import backup
 from syncline.server._sqlite_file import WAL_BYTES_MAX
 from syncline.server._sqlite_store import SqliteStore
@@ -322,14 +323,14 @@ def test_a_transaction_whose_failure_was_swallowed_commits_nothing(path: Path) -
     assert store._db is not None
     store._db.execute(f"PRAGMA max_page_count = {page_count(store) + 4}")
     with pytest.raises(DiskFull), store.transaction() as tx:
-        tx.set_incarnation("ann", 5)
+        tx.set_device("ann", Device(5, None))
         with pytest.raises(DiskFull):
             tx.put_records("s", [RecordRow("c", "r", 1, bytes(1 << 20))])
         with pytest.raises(DiskFull):
-            tx.set_incarnation("bob", 5)
+            tx.set_device("bob", Device(5, None))
     store._db.execute("PRAGMA max_page_count = 100000")
     with store.transaction() as tx:
-        assert (tx.incarnation("ann"), tx.incarnation("bob")) == (0, 0)
+        assert (tx.device("ann").incarnation, tx.device("bob").incarnation) == (0, 0)
     store.close()
 
 

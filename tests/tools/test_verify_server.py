@@ -137,7 +137,7 @@ def test_any_flipped_byte_of_the_file_is_survived(
     ],
 )
 def test_an_edit_by_hand_is_named(copied: Path, statement: str, problem: str) -> None:
-    run_sql(copied, "INSERT INTO devices VALUES ('ann', 3)", statement)
+    run_sql(copied, "INSERT INTO devices (client, incarnation) VALUES ('ann', 3)", statement)
     report = verify_file(copied)
     assert not report.ok
     assert any(problem in one for one in report.all_problems()), report.all_problems()

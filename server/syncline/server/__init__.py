@@ -38,6 +38,7 @@ from ._restore import Restored, backup, restore
 from ._server import DEFAULT_HOST, DEFAULT_PORT, SyncServer
 from ._sqlite_store import SqliteStore
 from ._store import (
+    Device,
     Head,
     Identity,
     LastOp,
@@ -65,6 +66,7 @@ __all__ = [
     "Consumed",
     "DEFAULT_HOST",
     "DEFAULT_PORT",
+    "Device",
     "Disconnected",
     "Drained",
     "Erased",

@@ -29,8 +29,9 @@ from syncline.sync import (
 )
 
 from ._audit import Author, sign_in_row
+from ._auth import ANONYMOUS
 from ._settling import REPEAT_BYTES_MAX, SessionWork, busy
-from ._store import Head, Identity, LogRow, RecordKey, Store, Transaction
+from ._store import Device, Head, Identity, LogRow, RecordKey, Store, Transaction
 
 AHEAD_US_MAX = 60_000_000
 BUG_TRIES_MAX = 3
@@ -67,7 +68,7 @@ class SignIn:
 
     client: str
     incarnation: int
-    principal: str = ""
+    principal: str = ANONYMOUS.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,15 +306,18 @@ def _sign_in(
 ) -> Refused | None:
     if sign_in.client == store.store_id:
         return ReplicaCloned("this client id is the server's own", incarnation=0)
-    known = tx.incarnation(sign_in.client)
-    if sign_in.incarnation < known + (not again):
+    known = tx.device(sign_in.client)
+    if known.principal not in (None, ANONYMOUS.name, sign_in.principal):
+        # Whoever may sign in could else write under the name of somebody else's device.
+        return ReplicaCloned(f"client {sign_in.client} is another's", incarnation=0)
+    if sign_in.incarnation < known.incarnation + (not again):
         return ReplicaCloned(
             f"client {sign_in.client} was here later than this replica remembers",
-            incarnation=known,
+            incarnation=known.incarnation,
         )
-    if known < sign_in.incarnation:
+    if known.incarnation < sign_in.incarnation:
         author = Author(sign_in.client, sign_in.principal)
-        tx.set_incarnation(sign_in.client, sign_in.incarnation)
+        tx.set_device(sign_in.client, Device(sign_in.incarnation, sign_in.principal))
         tx.write_ledger([sign_in_row(now, author, sign_in.incarnation)])
     return None
 

@@ -235,7 +235,7 @@ class ServerEngine:
 
     def _commit(self, group: Group) -> None:
         sign_ins = [
-            SignIn(hello.client, hello.incarnation, peer.principal.name if peer.principal else "")
+            SignIn(hello.client, hello.incarnation, (peer.principal or ANONYMOUS).name)
             for peer, hello in group.sign_ins
         ]
         pushes = [push for _, push in group.pushes]

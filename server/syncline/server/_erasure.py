@@ -110,6 +110,8 @@ def erase_in(
         _erase_session(store, found, clients, now)
     with store.transaction() as tx:
         tx.clear_identities(rows)
+        for client in clients:
+            tx.set_device(client, tx.device(client)._replace(principal=None))
     return Erased(
         tuple(sorted(clients)),
         tuple(found.session for found in finds),
@@ -146,7 +148,7 @@ def _known_of(store: Store, subject: str, rules: Compliance) -> tuple[frozenset[
     named = {subject, *rules.clients_of(subject)}
     with store.transaction() as tx:
         known = list(tx.identities())
-        clients = {client for client in named if tx.incarnation(client)}
+        clients = {client for client in named if tx.device(client).incarnation}
     clients |= {
         str(who["client"])
         for _, who in known

@@ -21,6 +21,8 @@ from syncline.sync import Closed, Conflict, Dot, UnknownRecord, unpack
 from ._ledger import seal
 from ._snapshot import Rows, cut_part
 from ._store import (
+    NO_DEVICE,
+    Device,
     Head,
     Identity,
     LastOp,
@@ -78,7 +80,7 @@ class MemoryStore:
         self._identity = Identity(uuid.uuid4().hex, 1)
         self._sessions: dict[str, _Session] = {}
         self._ids: list[str] = []
-        self._incarnations: dict[str, int] = {}
+        self._devices: dict[str, Device] = {}
         self._ledger: list[SealedRow] = []
         self._identities: dict[int, tuple[bytes, bytes]] = {}
         self._inside = False
@@ -296,11 +298,11 @@ class _MemoryTransaction:
         self._undo.append(partial(setattr, found, "head", found.head))
         found.head = head
 
-    def incarnation(self, client: str) -> int:
-        return self._store._incarnations.get(client, 0)
+    def device(self, client: str) -> Device:
+        return self._store._devices.get(client, NO_DEVICE)
 
-    def set_incarnation(self, client: str, incarnation: int) -> None:
-        self._set(self._store._incarnations, client, incarnation)
+    def set_device(self, client: str, device: Device) -> None:
+        self._set(self._store._devices, client, device)
 
     def write_ledger(self, rows: Iterable[LedgerRow]) -> None:
         ledger, identities = self._store._ledger, self._store._identities

@@ -25,7 +25,7 @@ from syncline.sync import (
     ReadOnly,
 )
 
-from ._sqlite_schema import APPLICATION_ID, FORMAT, REPLICA_APPLICATION_ID, SCHEMA
+from ._sqlite_schema import APPLICATION_ID, FORMAT, REPLICA_APPLICATION_ID, SCHEMA, STEPS
 
 BUSY_SECONDS_MAX = 5.0
 """How long to wait for another program that writes to the file; a server's never does."""
@@ -137,6 +137,7 @@ def open_file(path: Path, *, initialise: bool) -> sqlite3.Connection:
         if initialise and _is_empty(db):
             _initialise(db)
         check_format(db, path)
+        _migrate(db)
         if db.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
             raise ReadOnly(
                 f"{path}: this file system has no shared memory, which write-ahead logs need",
@@ -197,7 +198,7 @@ def check_format(db: sqlite3.Connection, path: Path) -> None:
         )
     known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
     lacking = sorted(SCHEMA.keys() - known)
-    if version < FORMAT or lacking:
+    if version < 1 or lacking:
         raise Damaged(f"{path} lacks some of its tables or triggers: {lacking}", path=str(path))
 
 
@@ -215,6 +216,19 @@ def _initialise(db: sqlite3.Connection) -> None:
     rows = [("store_id", uuid.uuid4().hex), ("epoch", 1), ("last_commit", "")]
     db.executemany("INSERT INTO store (key, value) VALUES (?, ?)", rows)
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {FORMAT}")
+    db.execute("COMMIT")
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    """Bring an older file to this format, all in one transaction."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == FORMAT:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    for step in range(version, FORMAT):
+        for statement in STEPS[step]:
+            db.execute(statement)
     db.execute(f"PRAGMA user_version = {FORMAT}")
     db.execute("COMMIT")
 

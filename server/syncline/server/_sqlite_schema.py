@@ -1,4 +1,4 @@
-"""The tables of a server's file, format 1.
+"""The tables of a server's file, and the steps from older formats.
 
 Rows of one session stand together, since every composite key begins with the session's number. The
 log and the ledger take new rows only; triggers refuse the rest, whoever asks. (``REPLACE`` would
@@ -14,7 +14,7 @@ APPLICATION_ID = 0x53594E53
 """``SYNS`` in the file's header: a Syncline server's."""
 REPLICA_APPLICATION_ID = 0x53594E52
 """``SYNR``: a client's replica; known here to name the mistake of passing one."""
-FORMAT = 1
+FORMAT = 2
 """Kept in ``user_version``."""
 
 SCHEMA: Mapping[str, str] = {
@@ -40,7 +40,7 @@ SCHEMA: Mapping[str, str] = {
         PRIMARY KEY (session, client)
     ) WITHOUT ROWID""",
     "devices": """CREATE TABLE devices (
-        client TEXT PRIMARY KEY, incarnation INTEGER NOT NULL
+        client TEXT PRIMARY KEY, incarnation INTEGER NOT NULL, principal TEXT
     ) WITHOUT ROWID""",
     "log": """CREATE TABLE log (
         session INTEGER NOT NULL,
@@ -102,3 +102,8 @@ SCHEMA: Mapping[str, str] = {
     )""",
 }
 """What a file must have, by name: tables, indexes and triggers, in the order of making."""
+
+STEPS: Mapping[int, tuple[str, ...]] = {
+    1: ("ALTER TABLE devices ADD COLUMN principal TEXT",),
+}
+"""What brings a file of that format to the next one."""

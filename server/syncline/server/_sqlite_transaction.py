@@ -15,6 +15,8 @@ from syncline.sync import Closed, Conflict, Damaged, Dot, MalformedFrame, pack, 
 from ._ledger import seal
 from ._sqlite_schema import SCHEMA
 from ._store import (
+    NO_DEVICE,
+    Device,
     Head,
     LastOp,
     LedgerRow,
@@ -221,15 +223,14 @@ class SqliteTransaction:
             [(head.label, head.epoch, head.seq, head.hash, head.floor, number)],
         )
 
-    def incarnation(self, client: str) -> int:
-        row = self._one("SELECT incarnation FROM devices WHERE client = ?", (client,))
-        return 0 if row is None else int(row[0])
+    def device(self, client: str) -> Device:
+        row = self._one("SELECT incarnation, principal FROM devices WHERE client = ?", (client,))
+        return NO_DEVICE if row is None else Device(*row)
 
-    def set_incarnation(self, client: str, incarnation: int) -> None:
+    def set_device(self, client: str, device: Device) -> None:
         self._write(
-            "INSERT INTO devices (client, incarnation) VALUES (?, ?)"
-            " ON CONFLICT (client) DO UPDATE SET incarnation = excluded.incarnation",
-            [(client, incarnation)],
+            "INSERT OR REPLACE INTO devices (client, incarnation, principal) VALUES (?, ?, ?)",
+            [(client, *device)],
         )
 
     def write_ledger(self, rows: Iterable[LedgerRow]) -> None:

@@ -117,6 +117,19 @@ class LastOp(NamedTuple):
     running: bytes
 
 
+class Device(NamedTuple):
+    """The latest incarnation that a client id has shown, and the principal it belongs to.
+
+    ``principal`` is None while it belongs to nobody: new, from an older file, or erased.
+    """
+
+    incarnation: int
+    principal: str | None
+
+
+NO_DEVICE = Device(0, None)
+
+
 class Transaction(Protocol):
     """One group's reads and writes. Leaving the context commits; an exception rolls all back.
 
@@ -168,10 +181,10 @@ class Transaction(Protocol):
 
     def set_head(self, session: str, head: Head) -> None: ...
 
-    def incarnation(self, client: str) -> int:
-        """The latest incarnation that this client id has shown; 0 when it is new."""
+    def device(self, client: str) -> Device:
+        """What is known of a client id; incarnation 0 and no principal when it is new."""
 
-    def set_incarnation(self, client: str, incarnation: int) -> None: ...
+    def set_device(self, client: str, device: Device) -> None: ...
 
     def write_ledger(self, rows: Iterable[LedgerRow]) -> None:
         """Append to the audit ledger, in the same transaction as what it records."""

@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from syncline.server import (
+    Device,
     Head,
     LastOp,
     LedgerRow,
@@ -250,13 +251,13 @@ class StoreContract:
 
     def test_incarnations_are_kept_by_client(self, store: Store) -> None:
         with store.transaction() as tx:
-            assert tx.incarnation("ann") == 0
-            tx.set_incarnation("ann", 3)
-            assert tx.incarnation("ann") == 3
+            assert tx.device("ann") == Device(0, None)
+            tx.set_device("ann", Device(3, "Ann"))
+            assert tx.device("ann") == Device(3, "Ann")
         with store.transaction() as tx:
-            tx.set_incarnation("ann", 4)
+            tx.set_device("ann", Device(4, None))
         with store.transaction() as tx:
-            assert (tx.incarnation("ann"), tx.incarnation("bob")) == (4, 0)
+            assert (tx.device("ann"), tx.device("bob")) == (Device(4, None), Device(0, None))
 
     @pytest.mark.parametrize(
         ("arriving", "standing"),
@@ -293,14 +294,14 @@ class StoreContract:
             tx.put_conflicts("s", [closed("c1"), conflict("c0")])
             tx.put_refusals("s", [RefusalRow("bob", 9, 3001, "", {}, None)])
             tx.set_last_ops("s", {"ann": LastOp(4, b"4" * 32), "eve": LastOp(1, b"1" * 32)})
-            tx.set_incarnation("ann", 99)
+            tx.set_device("ann", Device(99, None))
             tx.write_ledger([ledger_row(9)])
             raise Abandoned
         assert everything(store) == before
         with store.transaction() as tx:
             assert tx.refusal_at("s", Dot("bob", 9)) is None
             assert tx.entry_at("s", Dot("ann", 3)) is None
-            assert tx.incarnation("ann") == 1
+            assert tx.device("ann") == Device(1, None)
             # Nothing of the session that was rolled back is remembered.
             assert tx.records("new", [RecordKey("a", "a")]) == {}
             tx.create("new", GENESIS, 1)
@@ -484,7 +485,7 @@ def fill(store: Store) -> list[RecordRow]:
         tx.put_conflicts("s", [closed("c2"), conflict("c1")])
         tx.put_refusals("s", [RefusalRow("bob", 5, 3001, "bad", {}, None)])
         tx.set_last_ops("s", {"ann": LastOp(2, b"2" * 32), "bob": LastOp(5, b"5" * 32)})
-        tx.set_incarnation("ann", 1)
+        tx.set_device("ann", Device(1, None))
         tx.write_ledger([ledger_row(1)])
     return records
 
