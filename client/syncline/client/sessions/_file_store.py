@@ -106,11 +106,11 @@ class JsonSessionStore:
 
 
 def _read(path: Path, session_id: str) -> AgentSession | None:
-    try:
-        with _explained(path):
+    with _explained(path):
+        try:
             text = path.read_bytes()
-    except FileNotFoundError:
-        return None
+        except FileNotFoundError:
+            return None
     try:
         row = json.loads(text, object_hook=_from_json)
         if type(row) is not dict or row.get("format") != FORMAT:
@@ -159,8 +159,8 @@ def _sync_folder(folder: Path) -> None:
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError:
-        raise
+    except FileNotFoundError as error:
+        raise ReadOnly(f"{path} cannot be written: its folder is gone") from error
     except PermissionError as error:
         raise ReadOnly(f"{path} cannot be used: {error.strerror}") from error
     except OSError as error:
