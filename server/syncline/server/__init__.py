@@ -36,6 +36,7 @@ from ._peer import (
 )
 from ._restore import Restored, backup, restore
 from ._server import DEFAULT_HOST, DEFAULT_PORT, SyncServer
+from ._session_store import ServerSessionStore
 from ._sqlite_store import SqliteStore
 from ._store import (
     Device,
@@ -91,6 +92,7 @@ __all__ = [
     "SealedRow",
     "Send",
     "ServerEngine",
+    "ServerSessionStore",
     "SessionRow",
     "SignIn",
     "SnapshotPart",

@@ -39,7 +39,7 @@ from syncline.sync import (
 )
 
 from ._auth import ANONYMOUS, Tokens
-from ._coordinator import AHEAD_US_MAX, SignIn, SyncCoordinator
+from ._coordinator import AHEAD_US_MAX, Committed, SignIn, SyncCoordinator
 from ._hub import Hub
 from ._peer import (
     CLOSE_BAD_DATA,
@@ -93,6 +93,7 @@ class ServerEngine:
         self._requests = Requests(store, self._hub, self._send, bootstrap_entries_min)
         self._now = 0
         self._out: list[Output] = []
+        self._beside: list[Committed] = []
         self._consumed: dict[int, int] = {}
         self._peers: dict[int, Peer] = {}
         self._unread: dict[int, Peer] = {}
@@ -102,10 +103,16 @@ class ServerEngine:
         self._hello_due: dict[int, int] = {}
         self._drain_due: dict[int, int] = {}
 
+    def committed(self, committed: Committed) -> None:
+        """Something was committed beside the engine, in its thread: the next ``process`` tells."""
+        self._beside.append(committed)
+
     def process(self, inputs: Iterable[Input], now_us: int) -> list[Output]:
         """Deal with all that has happened. ``now_us``: microseconds since the Unix epoch."""
         self._now = now_us
         self._out, self._consumed = [], {}
+        self._publish(self._beside)
+        self._beside = []
         for item in inputs:
             self._take(item)
         self._expire()
@@ -249,15 +256,18 @@ class ServerEngine:
         for (peer, _), refusals in zip(group.pushes, result.answers, strict=True):
             for answer in refusals:
                 self._say(peer, answer)
-        for committed in result.committed:
-            if committed.created:
-                self._requests.announce(committed)
-            self._hub.publish(committed)
+        self._publish(result.committed)
         if result.uncertain:
             for session in {push.session for push in pushes}:
                 self._hub.look_again(session)
         for peer, mark in group.marks:
             self._requests.mark(peer, mark)
+
+    def _publish(self, listed: Iterable[Committed]) -> None:
+        for committed in listed:
+            if committed.created:
+                self._requests.announce(committed)
+            self._hub.publish(committed)
 
     def _welcome(self, peer: Peer, hello: Hello) -> None:
         older = self._peers_by_client.get(peer.client)

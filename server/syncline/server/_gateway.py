@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -28,7 +29,7 @@ from ._engine import ServerEngine
 from ._peer import Admitted, Close, Connected, Consumed, Disconnected, Drained, Output, Received
 from ._peer import Send as SendOutput
 from ._store import Store
-from ._worker import Worker
+from ._worker import T, Worker
 
 WAITING_PEERS_MAX = 256
 CONNECTIONS_MAX = 10_000
@@ -136,6 +137,10 @@ class Gateway:
         self._worker.start()
         taken: int = next(iter(self._server.sockets)).getsockname()[1]
         return taken
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run this in the thread that owns the store; see ``Worker.call``."""
+        return self._worker.call(work)
 
     async def close(self) -> None:
         """End every connection with 1001, finish the group under way, close the store."""

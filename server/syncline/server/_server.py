@@ -14,11 +14,13 @@ from types import TracebackType
 from typing import Self
 
 from syncline.sync import AddressTaken, LocalError
+from syncline.sync.sessions import SessionStore
 
 from ._auth import Tokens
 from ._coordinator import AHEAD_US_MAX
 from ._engine import BOOTSTRAP_ENTRIES_MIN, PEER_BUFFER_BYTES_MAX, ServerEngine
 from ._gateway import CONNECTIONS_MAX, WAITING_PEERS_MAX, Gateway
+from ._session_store import SharedSessionStore
 from ._store import Store
 
 DEFAULT_HOST = "127.0.0.1"
@@ -66,6 +68,7 @@ class SyncServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._ended: Future[None] = Future()
+        self._gateway: Gateway | None = None
 
     @property
     def port(self) -> int:
@@ -105,6 +108,16 @@ class SyncServer:
         self._thread.join()
         self._thread = None
         self._ended.result()
+
+    def session_store(self) -> SessionStore:
+        """The sessions of this server, while it runs: what is saved is sent to all who are there.
+
+        From any thread but the server's own; calls wait for the group that is being committed.
+        Raises LocalError when the server does not run, as does each call after it has stopped.
+        """
+        if self._gateway is None:
+            raise LocalError("the server does not run: start it first")
+        return SharedSessionStore(self._gateway.call, self._store, self._engine.committed)
 
     def serve_forever(self, listening: Callable[[SyncServer], None] | None = None) -> None:
         """Serve in this thread, the main one, until SIGINT or SIGTERM ends it cleanly.
@@ -155,6 +168,7 @@ class SyncServer:
             raise LocalError(f"cannot listen on {where}: {error.strerror or error}") from error
         if signals:
             _on_signals(self._loop, lambda: gateway.hurry() if stop.is_set() else stop.set())
+        self._gateway = gateway
         try:
             listening()
             # An engine that fails ends the server as well.

@@ -12,6 +12,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from syncline.sync import LocalError
 
 from ._engine import ServerEngine
 from ._peer import Input, Output, Received, Tick
@@ -21,6 +25,8 @@ GROUP_BYTES_MAX = 16 << 20
 """What one batch takes; the rest is the next batch, so that nobody waits long for an answer."""
 WAIT_S_MAX = 1.0
 """Deadlines are of the wall clock, which may be set: so often they are looked at again."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger("syncline.server")
 
@@ -45,8 +51,10 @@ class Worker:
         self._deliver = deliver
         self._failed = failed
         self._inputs: deque[Input] = deque()
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="syncline-server-engine")
 
     def start(self) -> None:
@@ -57,6 +65,19 @@ class Worker:
         with self._changed:
             self._inputs.append(item)
             self._changed.notify()
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run this in the thread that owns the store, between two batches; what it returns.
+
+        From any other thread. Raises what it raises, and LocalError when the thread has ended.
+        """
+        done: Future[T] = Future()
+        with self._changed:
+            if self._ended:
+                raise LocalError("the server does not run (any more)")
+            self._calls.append((work, done))
+            self._changed.notify()
+        return done.result()
 
     def stop(self) -> None:
         """End after the batch under way; the store is then checkpointed and closed."""
@@ -70,20 +91,40 @@ class Worker:
     def _run(self) -> None:
         try:
             while (batch := self._next_batch()) is not None:
+                self._run_calls()
                 self._deliver(self._engine.process(batch, now_us()))
                 self._checkpoint()
         except BaseException as error:
             _log.exception("the server's engine failed")
             self._failed(error)
         finally:
+            self._end_calls()
             self._checkpoint()
             self._store.close()
+
+    def _run_calls(self) -> None:
+        while self._calls:
+            work, done = self._calls.popleft()
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                # It is the caller's: whoever waits for the answer gets it.
+                done.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+
+    def _end_calls(self) -> None:
+        with self._changed:
+            self._ended = True
+            for _, done in self._calls:
+                done.set_exception(LocalError("the server has stopped"))
+            self._calls.clear()
 
     def _next_batch(self) -> list[Input] | None:
         """What has come in, a tick when a deadline has passed; None to end."""
         with self._changed:
             while not self._stopping:
-                if self._inputs:
+                if self._inputs or self._calls:
                     return self._take()
                 deadline = self._engine.next_deadline()
                 wait_s = None if deadline is None else (deadline - now_us()) / 1e6

@@ -386,7 +386,7 @@ def test_R2_8_a_single_controller_serves_as_a_stack_and_none_passes_through() ->
 def test_R1_6_a_runtime_without_conflicts_in_its_store_says_so() -> None:
     world = World()
     world.runtime.create(HELPER)
-    with pytest.raises(NotFound, match="keeps none"):
+    with pytest.raises(NotFound, match="a replica does"):
         world.runtime.resolve_conflict("id1", "c1", "local")
 
 

@@ -211,7 +211,9 @@ class SessionRuntime(FlatNames):
         """
         store = self.repository.store
         if not isinstance(store, ConflictResolver):
-            raise NotFound(f"there is no conflict {conflict_id}: this store keeps none")
+            raise NotFound(
+                f"there is no conflict {conflict_id} here: this store resolves none, a replica does"
+            )
         store.resolve_conflict(session_id, conflict_id, choice)
         return self._load(session_id)
 
