@@ -316,3 +316,38 @@ def test_a_missing_file_is_a_problem_and_is_not_made(tmp_path: Path) -> None:
     report = verify_file(tmp_path / "nothing.db")
     assert not report.ok
     assert list(tmp_path.iterdir()) == []
+
+
+HEADER = ("$session", "header")
+
+
+@pytest.fixture
+def deleted(tmp_path: Path) -> Path:
+    """A session whose last entry deletes it."""
+    world, device = World(tmp_path / "server.db"), Device("ann")
+    device.write(SALT, NOW, Patch(*HEADER, {}, {"label": "x"}))
+    device.write(SALT[:8] * 2, NOW, Put("todo", "r0", {}, {"a": 1}))
+    device.write(SALT[::-1], NOW, Patch(*HEADER, {"ann": 1}, {"status": "deleted"}))
+    world.sync(device, "s")
+    world.store.close()
+    return tmp_path / "server.db"
+
+
+def test_SD3_a_deleted_session_is_whole_and_an_entry_behind_its_end_is_found(
+    deleted: Path,
+) -> None:
+    assert verify_file(deleted).all_problems() == []
+    # The same with the deletion before the note.
+    ended = pack([[2, *HEADER, {"ann": 1}, {"status": "deleted"}]])
+    forge_log(deleted, 2, lambda entry: entry._replace(body=ended))
+    problem = "log row 3 follows row 2, which deleted the session"
+    assert f"session 's': {problem}" in verify_file(deleted).all_problems()
+
+
+def test_SD2_a_deletion_below_the_newest_stamp_is_found(deleted: Path) -> None:
+    # It claims to be concurrent with the label, and to be older.
+    ended = pack([[2, *HEADER, {}, {"status": "deleted"}]])
+    effects = pack([[NOW - 1], None])
+    forge_log(deleted, 3, lambda entry: entry._replace(body=ended, effects=effects))
+    problem = "log row 3 deletes the session with an old stamp"
+    assert f"session 's': {problem}" in verify_file(deleted).all_problems()

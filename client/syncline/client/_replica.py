@@ -17,6 +17,8 @@ import sqlite_utils
 import uuid_utils
 
 from syncline.sync import (
+    CHECKPOINT_COLLECTION,
+    DELETED,
     HEADER_COLLECTION,
     HEADER_ID,
     LocalError,
@@ -198,6 +200,20 @@ class Replica:
         elif id not in self._core.session_ids():
             raise NotFound(f"there is no session {id} in this replica")
         return Session(self._core, id)
+
+    def delete_session(self, id: str) -> Receipt:
+        """Delete a session everywhere, for good, together with its checkpoints.
+
+        Nothing is written to it after that, on any device. What is here can still be read, and
+        forked. Raises NotFound (3113), and SessionDeleted (3014) when it was deleted before.
+        """
+        session = self.session(id, create=False)
+        with session.transaction() as receipt:
+            for checkpoint, _ in session.records(CHECKPOINT_COLLECTION):
+                session.delete(CHECKPOINT_COLLECTION, checkpoint)
+            ended = {"status": DELETED, "deleted": True}
+            session.patch(HEADER_COLLECTION, HEADER_ID, ended)
+        return receipt
 
     def sessions(self) -> list[Session]:
         """The sessions that this replica knows, by id."""

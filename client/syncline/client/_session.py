@@ -29,7 +29,7 @@ from ._core import Core
 from ._receipt import Receipt
 from ._rows import pending_ops, session_row
 from ._watch import Callback
-from ._writing import Choice, OpWriter
+from ._writing import Choice, OpWriter, says_deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,17 @@ class Session:
         header = self.get(HEADER_COLLECTION, HEADER_ID) or {}
         label = header.get("label", "")
         return label if isinstance(label, str) else ""
+
+    @property
+    def deleted(self) -> bool:
+        """Whether this session was deleted, here or elsewhere; it can be read, not written."""
+        with self._core.database.reading() as db:
+            row = db.execute(
+                "SELECT r.state, r.base FROM syncline_records r JOIN syncline_sessions s"
+                " ON s.gen = r.gen WHERE s.id=? AND r.collection=? AND r.id=?",
+                (self.id, HEADER_COLLECTION, HEADER_ID),
+            ).fetchone()
+        return row is not None and says_deleted(*row)
 
     # Writing. Everything returns a receipt once it is durable.
 

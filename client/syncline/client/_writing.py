@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from syncline.sync import (
+    DELETED,
     HEADER_COLLECTION,
     HEADER_ID,
     LIFE,
@@ -30,6 +31,7 @@ from syncline.sync import (
     Record,
     RecordChange,
     Resolve,
+    SessionDeleted,
     Stamp,
     TooLarge,
     UnknownRecord,
@@ -42,6 +44,7 @@ from syncline.sync import (
     decode_conflict,
     encode_body,
     fold,
+    is_deleted,
     op_digest,
     pack,
     running_hash,
@@ -62,6 +65,7 @@ from ._watch import Notification
 
 Choice = Literal["local", "remote"]
 
+_DELETED = DELETED.encode()
 ROWS_WAITING_MAX = 1000
 """Rows of a batch are written when this many wait, so that its memory stays bounded."""
 
@@ -85,22 +89,35 @@ class WriteHead(NamedTuple):
     n: int
     running: bytes
     settled_n: int
+    deleted: bool = False
 
 
 def write_head(db: sqlite3.Connection, id_: str) -> WriteHead:
     """Where the next op of the session goes. Raises NotFound (3113)."""
     row = db.execute(
-        "SELECT s.session, s.gen, s.settled_n, s.settled_running, o.n, o.running"
+        "SELECT s.session, s.gen, s.settled_n, s.settled_running, o.n, o.running, h.state, h.base"
         " FROM syncline_sessions s LEFT JOIN syncline_outbox o ON o.session = s.session AND o.n ="
-        " (SELECT max(n) FROM syncline_outbox WHERE session = s.session) WHERE s.id=?",
-        (id_,),
+        " (SELECT max(n) FROM syncline_outbox WHERE session = s.session)"
+        " LEFT JOIN syncline_records h ON h.gen = s.gen AND h.collection=? AND h.id=?"
+        " WHERE s.id=?",
+        (HEADER_COLLECTION, HEADER_ID, id_),
     ).fetchone()
     if row is None:
         raise NotFound(f"there is no session {id_} in this replica")
-    key, gen, settled_n, settled_running, n, running = row
+    key, gen, settled_n, settled_running, n, running, *header = row
     if n is None or n < settled_n:
         n, running = settled_n, settled_running
-    return WriteHead(key, id_, gen, n + 1, running, settled_n)
+    deleted = says_deleted(*header)
+    return WriteHead(key, id_, gen, n + 1, running, settled_n, deleted)
+
+
+def says_deleted(*states: bytes | None) -> bool:
+    """Whether one of these states of a header, what shows or what the log says, is deleted."""
+    # A plain search first: writing asks this of every op.
+    return any(
+        state is not None and _DELETED in state and is_deleted(Record.decode(state))
+        for state in states
+    )
 
 
 class WriteScope:
@@ -140,8 +157,10 @@ class WriteScope:
 
     def add(self, head: WriteHead, op: Pending, shown: Mapping[Key, RecordState]) -> None:
         """An op and what shows with it."""
+        header = shown.get((HEADER_COLLECTION, HEADER_ID))
+        deleted = header is not None and is_deleted(header.visible)
         self.heads[head.id] = WriteHead(
-            head.key, head.id, head.gen, op.n + 1, op.running, head.settled_n
+            head.key, head.id, head.gen, op.n + 1, op.running, head.settled_n, deleted
         )
         if not self.salts and op.salt is not None:
             self.salts.append(op.salt)
@@ -174,6 +193,8 @@ class OpWriter:
         now: int,
         outbox_ops_max: int,
     ) -> None:
+        if head.deleted:
+            raise SessionDeleted(f"session {head.id} is deleted", session=head.id)
         if head.n - head.settled_n > outbox_ops_max:
             raise OutboxFull(
                 f"{outbox_ops_max} ops wait in the outbox of session {head.id}",
@@ -201,6 +222,11 @@ class OpWriter:
     @property
     def touched(self) -> list[tuple[str, str]]:
         return list(self._drafts)
+
+    @property
+    def drafted(self) -> dict[Key, Record]:
+        """The records that this op has changed so far, as it leaves them."""
+        return {key: draft.visible for key, draft in self._drafts.items()}
 
     @property
     def fields(self) -> list[tuple[str, Collection[str]]]:

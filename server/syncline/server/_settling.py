@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from syncline.sync import (
+    DELETED,
     HEADER_COLLECTION,
     HEADER_ID,
     NO_HASH,
@@ -36,14 +37,18 @@ from syncline.sync import (
     RecordChange,
     Refused,
     Resolve,
+    SessionDeleted,
     Settled,
+    StaleStamp,
     Stamp,
     TooLarge,
     VoidOp,
     conflicts_of,
+    deletes_session,
     encode_effects,
     events_in,
     genesis,
+    is_deleted,
     op_digest,
     running_hash,
     salt_digest,
@@ -75,6 +80,7 @@ LABEL_CHARS_MAX = 200
 BUSY_RETRY_MS = 1000
 
 _HEADER = RecordKey(HEADER_COLLECTION, HEADER_ID)
+_DELETED = DELETED.encode()
 
 
 @dataclass(slots=True)
@@ -118,6 +124,7 @@ class SessionWork:
         self._conflicts: list[Conflict | Closed] = []
         self._ledger: list[LedgerRow] = []
         self._advanced: set[str] = set()
+        self._deleted: bool | None = None
 
     @property
     def head(self) -> Head | None:
@@ -133,9 +140,14 @@ class SessionWork:
     def load(self, keys: Iterable[RecordKey]) -> None:
         """Read the records that ops will touch, all at once."""
         held, states = self._held, self._states
+        # Every op is held against the header: nothing follows the deletion of a session.
+        keys = keys if self._deleted is not None else {*keys, _HEADER}
         missing = [key for key in keys if key not in held and key not in states]
         if missing and self._head is not None:
             states.update(self._tx.records(self.session, missing))
+        if self._deleted is None:
+            state = states.get(_HEADER, b"")
+            self._deleted = _DELETED in state and is_deleted(Record.decode(state))
 
     def take(
         self, author: Author, op: Op | VoidOp, changes: Sequence[Change] | Exception | None
@@ -275,6 +287,8 @@ class SessionWork:
     # Ops that are settled.
 
     def _accept(self, author: Author, op: Op, changes: Sequence[Change] | Exception | None) -> None:
+        if self._deleted:
+            raise SessionDeleted(f"session {self.session} is deleted", session=self.session)
         if changes is None or isinstance(changes, Exception):
             raise changes or AssertionError("an op came without its changes")
         if len(op.stamps) != len(changes):
@@ -293,6 +307,8 @@ class SessionWork:
                 if at > self._stamp_max and (record is None or at > record.life.updated_at + 1):
                     raise self._ahead(at)
                 one = settle(record, change, Stamp(at, client, n), self._vector)
+                if record is not None and deletes_session(change):
+                    _check_last(record, Stamp(at, client, n))
                 bound = held.bytes_bound + len(op.body)
                 if bound > STATE_BYTES_MAX:
                     bound = self._measured(key, one.record)
@@ -349,6 +365,7 @@ class SessionWork:
             self._held[key] = _Held(one.record, bound, seq)
             if key == _HEADER:
                 self._label = _label_of(one.record)
+                self._deleted = is_deleted(one.record)
         if conflicts:
             self._conflicts += conflicts
             place = (entry.epoch, seq, n)
@@ -411,6 +428,16 @@ def _says_the_same(op: Op, row: LogRow) -> bool:
         return entry.erased or same_content(op.body, entry.body)
     except Refused:
         return False
+
+
+def _check_last(header: Record, stamp: Stamp) -> None:
+    """A deletion wins over everything: its author stamps it above what is there."""
+    if stamp <= header.life:
+        raise StaleStamp(
+            "a deletion must have the newest stamp of its session's header",
+            updated_at=stamp.updated_at,
+            seen=header.life.updated_at,
+        )
 
 
 def busy(reason: str) -> Busy:

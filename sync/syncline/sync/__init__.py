@@ -5,6 +5,7 @@ number; client and server feed it.
 """
 
 from ._changes import (
+    DELETED,
     DIGEST_BYTES,
     OP_BYTES_MAX,
     OP_CHANGES_MAX,
@@ -27,6 +28,7 @@ from ._changes import (
     check_collection,
     decode_body,
     decode_op,
+    deletes_session,
     encode_body,
     encode_op,
     same_content,
@@ -72,6 +74,7 @@ from ._errors import (
     FileInUse,
     Forbidden,
     Gap,
+    HistoryMissing,
     InvalidSessionFile,
     InvalidValue,
     LeaseHeld,
@@ -145,6 +148,7 @@ from ._frames import (
 from ._names import (
     AGENT_DATA,
     AGENT_MESSAGES,
+    CHECKPOINT_COLLECTION,
     HEADER_COLLECTION,
     HEADER_ID,
     ID_CHARS_MAX,
@@ -168,6 +172,7 @@ from ._records import (
     Lost,
     Record,
     Resolution,
+    is_deleted,
     resolve_conflicts,
 )
 from ._settle import (
@@ -216,6 +221,7 @@ __all__ = [
     "BadPeer",
     "BelowFloor",
     "Busy",
+    "CHECKPOINT_COLLECTION",
     "CONFLICT_SETTLED",
     "Change",
     "ClientId",
@@ -225,6 +231,7 @@ __all__ = [
     "Common",
     "Compare",
     "Conflict",
+    "DELETED",
     "DIGEST_BYTES",
     "Damaged",
     "Delete",
@@ -248,6 +255,7 @@ __all__ = [
     "HEADER_ID",
     "Hello",
     "History",
+    "HistoryMissing",
     "HistoryPage",
     "ID_CHARS_MAX",
     "INT_MAX",
@@ -357,6 +365,7 @@ __all__ = [
     "decode_op",
     "decode_to_client",
     "decode_to_server",
+    "deletes_session",
     "encode_body",
     "encode_effects",
     "encode_frame",
@@ -370,6 +379,7 @@ __all__ = [
     "fold",
     "genesis",
     "increment",
+    "is_deleted",
     "is_final",
     "is_id",
     "merge",

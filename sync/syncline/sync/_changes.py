@@ -14,7 +14,14 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ._errors import InvalidValue, Malformed, MalformedFrame, TooLarge
-from ._names import HEADER_COLLECTION, check_name, check_record_id, is_id
+from ._names import (
+    HEADER_COLLECTION,
+    HEADER_ID,
+    OWN_COLLECTIONS,
+    check_name,
+    check_record_id,
+    is_id,
+)
 from ._values import Value, check_fields, pack, unpack
 from ._vectors import NUMBER_MAX, VersionVector, serialise, validate
 
@@ -25,6 +32,8 @@ OP_BYTES_MAX = 4 << 20
 OP_CHANGES_MAX = 100_000
 STAMP_BYTES = 9
 """What a stamp takes at most beside the body, in the op and again in its entry."""
+DELETED = "deleted"
+"""The status of a session that is deleted; nothing changes it any more."""
 
 
 class Stamp(NamedTuple):
@@ -263,7 +272,16 @@ def _rewritten(row: Any) -> tuple[int, bytes]:
 
 def check_collection(value: object) -> str:
     """``value`` as a collection: the app's own, or one of Syncline's that exist."""
-    return check_name(value, "collection", own=value == HEADER_COLLECTION)
+    return check_name(value, "collection", own=isinstance(value, str) and value in OWN_COLLECTIONS)
+
+
+def deletes_session(change: Change) -> bool:
+    """Whether the change is the end of its session: its status becomes ``deleted``."""
+    return (
+        type(change) is Patch
+        and (change.collection, change.id) == (HEADER_COLLECTION, HEADER_ID)
+        and change.fields.get("status") == DELETED
+    )
 
 
 class Op(NamedTuple):

@@ -39,6 +39,7 @@
         ├── FileInUse        3112
         ├── NotFound         3113
         ├── TimedOut         3114
+        ├── HistoryMissing   3115
         ├── SessionNotFound  3120
         ├── SessionConflict  3121
         ├── InvalidSessionFile 3122
@@ -341,6 +342,12 @@ class LegalHold(LocalError):
     code = 3130
     name = "held"
     advice = "Nothing was erased; end the hold first, if that is right"
+
+
+class HistoryMissing(LocalError):
+    code = 3115
+    name = "history not here"
+    advice = "Connect and fetch the older history, or ask for a seq that can be read here"
 
 
 def _leaves(base: type[SyncError]) -> list[type[SyncError]]:

@@ -31,6 +31,9 @@ AGENT_MESSAGES = Collection("agent_messages")
 AGENT_DATA = Collection("agent_data")
 RUNTIME_COLLECTIONS = frozenset({HEADER_COLLECTION, AGENT_MESSAGES, AGENT_DATA})
 """What the session runtime keeps in a session's records (see ``sessions``)."""
+CHECKPOINT_COLLECTION = Collection("$checkpoint")
+OWN_COLLECTIONS = frozenset({HEADER_COLLECTION, CHECKPOINT_COLLECTION})
+"""The collections of Syncline's own that records can be written to."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

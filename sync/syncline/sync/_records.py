@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ._changes import Dot, Stamp, decode_stamp
+from ._changes import DELETED, Dot, Stamp, decode_stamp
 from ._errors import InvalidValue, MalformedFrame
 from ._values import Value, are_names, canonical, check_decoded, pack, unpack
 from ._vectors import VersionVector, clip, covers, is_vector, merge, serialise
@@ -148,6 +148,11 @@ def resolve_conflicts(local: Record, remote: Record) -> Resolution:
     vector = merge(local.vector, remote.vector)
     joined = Record(fields, stamps, floor, second.alive, second.life, vector)
     return Resolution(joined, True, tuple(lost))
+
+
+def is_deleted(header: Record | None) -> bool:
+    """Whether this header is that of a session that was deleted."""
+    return header is not None and header.fields.get("status") == DELETED
 
 
 def losing_stamps(record: Record) -> tuple[Stamp, ...]:

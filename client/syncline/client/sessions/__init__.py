@@ -46,7 +46,9 @@ from syncline.sync.sessions import (
     WriteMetadata,
 )
 
+from ._checkpoints import At, Checkpoints, Rollback
 from ._file_store import JsonSessionStore
+from ._history import StateAt
 from ._replica_store import ReplicaSessionStore
 from ._runtime import SessionRuntime, memory_store
 
@@ -55,10 +57,12 @@ __all__ = [
     "AgentLoop",
     "AgentSession",
     "AgentState",
+    "At",
     "ChangeModel",
     "ChangeSystemPrompt",
     "CheckpointSnapshot",
     "CheckpointSource",
+    "Checkpoints",
     "ClearSession",
     "EventSource",
     "ExecutionStatus",
@@ -69,6 +73,7 @@ __all__ = [
     "PostCommitFailed",
     "ReplicaSessionStore",
     "ResumeSession",
+    "Rollback",
     "RuntimeEvent",
     "SendMessage",
     "SessionAction",
@@ -85,6 +90,7 @@ __all__ = [
     "SessionStatus",
     "SessionStore",
     "Stage",
+    "StateAt",
     "SuspendSession",
     "TaskItem",
     "TaskStatus",

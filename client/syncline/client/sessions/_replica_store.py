@@ -25,6 +25,7 @@ from syncline.sync import (
     InvalidValue,
     NotFound,
     Record,
+    SessionDeleted,
     Value,
     check_id,
 )
@@ -67,6 +68,8 @@ class ReplicaSessionStore:
         """See ``SessionStore``. Durable when it returns, also offline."""
         with self._core.batch():
             self._core.ensure_session(session.id)
+            if self._replica.session(session.id).deleted:
+                check_creatable(session, taken=True)
             with self._op(session.id) as (op, records):
                 check_creatable(session, taken=records.header is not None)
                 created_at = session.header.created_at or op.now
@@ -80,7 +83,7 @@ class ReplicaSessionStore:
                 version = runtime_version(self._core.database.connection, op.head.key)
                 check_savable(session, version if records.there else None)
                 return self._write(op, records, session)
-        except NotFound:
+        except (NotFound, SessionDeleted):
             check_savable(session, None)
             raise
 
@@ -104,6 +107,8 @@ class ReplicaSessionStore:
         check_id(session_id, "session id")
         with self._core.batch():
             if session_id not in self._core.session_ids():
+                return
+            if self._replica.session(session_id).deleted:
                 return
             with self._op(session_id) as (op, records):
                 if records.there:

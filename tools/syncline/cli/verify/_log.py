@@ -40,6 +40,12 @@ class Change:
     def edits(self) -> bool:
         return self.kind <= DELETE
 
+    @property
+    def ends(self) -> bool:
+        """Whether it deletes its session."""
+        key = (self.kind, self.collection, self.id)
+        return key == (PATCH, HEADER, "header") and self.fields.get("status") == "deleted"
+
 
 def read_body(body: bytes) -> list[Change]:
     """The changes of an op's body."""

@@ -39,6 +39,7 @@ class Replay:
     skeletons: Skeletons = field(init=False)
     concurrent: int = 0
     smaller: int = 0
+    deleted_at: int = 0
 
     def __post_init__(self) -> None:
         self.skeletons = Skeletons(self.problem)
@@ -48,6 +49,10 @@ class Replay:
         changes = read_body(entry.body)
         if sum(change.kind == EVENT for change in changes) != events:
             self.problem(f"log row {entry.seq} miscounts its events")
+        if self.deleted_at and any(change.kind <= RESOLVE for change in changes):
+            self.problem(
+                f"log row {entry.seq} follows row {self.deleted_at}, which deleted the session"
+            )
         edited = [(change.collection, change.id) for change in changes if change.edits]
         if len(set(edited)) != len(edited):
             raise ValueError("changes one record twice")
@@ -91,6 +96,11 @@ class Replay:
                 f"log row {entry.seq} has another effect on "
                 f"{change.collection!a}/{change.id!a} than settling it again gives"
             )
+        if change.ends:
+            before = self.records.get(key)
+            if before is not None and stamp <= before.life:
+                self.problem(f"log row {entry.seq} deletes the session with an old stamp")
+            self.deleted_at = entry.seq
         self.records[key] = result.state
         self.touched[key] = entry.seq
         self.concurrent += result.concurrent
