@@ -1,0 +1,46 @@
+"""The page about sessions is true: its examples run as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sessions.md").read_text(encoding="utf-8")
+EXAMPLES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
+
+
+def run(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_example_of_the_runtime_does_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "runtime.py").write_text(EXAMPLES["runtime.py"], encoding="utf-8")
+    executed = ["SessionLoaded", "SessionActionExecuted", "SessionSaved"]
+    assert run(tmp_path, "runtime.py").splitlines() == [
+        "SessionSaved",
+        *executed,
+        "SessionLoaded",
+        *executed,
+        "3121 load again, and decide",
+        *executed,
+        "4 completed ['What is 2 + 2?', 'helper heard: What is 2 + 2?']",
+    ]
+
+
+def test_the_store_of_the_page_passes_the_suite(tmp_path: Path) -> None:
+    name = "test_my_store.py"
+    (tmp_path / name).write_text(EXAMPLES[name], encoding="utf-8")
+    out = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", name)
+    (passed,) = re.findall(r"^(\d+) passed in", out, re.MULTILINE)
+    assert int(passed) >= 28
