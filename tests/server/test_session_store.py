@@ -134,9 +134,13 @@ def test_a_deletion_on_the_server_reaches_the_replica(wire: Wire) -> None:
     id_ = world.server.create(HELPER).id
     world.server.execute(id_, SendMessage("hi"))
     world.sync()
+    world.ann.checkpoints.create(id_)
+    world.sync()
+    world.server.delete(id_)
     world.server.delete(id_)
     world.sync()
     assert world.ann.list_sessions() == []
+    assert list(world.replica.session(id_).records("$checkpoint")) == []
 
 
 def test_a_save_that_is_too_large_stores_nothing_and_takes_no_number(wire: Wire) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from syncline.sync import (
+    CHECKPOINT_COLLECTION,
     HEADER_COLLECTION,
     HEADER_ID,
     RUNTIME_COLLECTIONS,
@@ -39,6 +40,7 @@ from syncline.sync.sessions import (
     RecordWrite,
     SessionHeader,
     SessionRecords,
+    SessionStatus,
     check_creatable,
     check_savable,
     deletion,
@@ -138,8 +140,8 @@ class ServerSessionStore:
 
     def delete(self, session_id: str) -> None:
         session = self.load(session_id)
-        if session is not None:
-            self._write(session, lambda view, now: (deletion(view.records), session))
+        if session is not None and session.status is not SessionStatus.DELETED:
+            self._write(session, lambda view, now: (_deletion(view), session))
 
     def list_headers(self) -> list[SessionHeader]:
         found: list[SessionHeader] = []
@@ -179,9 +181,10 @@ class ServerSessionStore:
             if part.head.seq != view.seq:
                 return None
             for row in part.rows:
-                if row.collection in RUNTIME_COLLECTIONS:
+                if row.collection in RUNTIME_COLLECTIONS or row.collection == CHECKPOINT_COLLECTION:
                     record = Record.decode(row.state)
                     view.kept[RecordKey(row.collection, row.id)] = record
+                if row.collection in RUNTIME_COLLECTIONS:
                     view.records.take(row.collection, row.id, record.visible)
                     view.version = max(view.version, row.seq)
             # Parts go through the records in the order of their collections.
@@ -256,6 +259,13 @@ class ServerSessionStore:
     def _stamp(view: _View, key: RecordKey, now: int) -> int:
         known = view.kept.get(key)
         return now if known is None else max(now, known.life.updated_at + 1)
+
+
+def _deletion(view: _View) -> list[RecordWrite]:
+    """The session's end, and that of its checkpoints, in one op."""
+    named = sorted(key for key in view.kept if key.collection == CHECKPOINT_COLLECTION)
+    alive = [key for key in named if view.kept[key].alive]
+    return [*(RecordWrite("delete", *key, {}) for key in alive), *deletion(view.records)]
 
 
 class Call(Protocol):

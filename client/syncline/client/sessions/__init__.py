@@ -47,6 +47,7 @@ from syncline.sync.sessions import (
 )
 
 from ._checkpoints import At, Checkpoints, Rollback
+from ._facets import ReplicaCheckpoints, ReplicaLog
 from ._file_store import JsonSessionStore
 from ._history import StateAt
 from ._replica_store import ReplicaSessionStore
@@ -71,6 +72,8 @@ __all__ = [
     "MemorySessionStore",
     "Message",
     "PostCommitFailed",
+    "ReplicaCheckpoints",
+    "ReplicaLog",
     "ReplicaSessionStore",
     "ResumeSession",
     "Rollback",

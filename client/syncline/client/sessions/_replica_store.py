@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from syncline.sync import (
+    CHECKPOINT_COLLECTION,
     HEADER_COLLECTION,
     HEADER_ID,
     RUNTIME_COLLECTIONS,
@@ -60,7 +61,7 @@ class ReplicaSessionStore:
     """
 
     def __init__(self, replica: Replica, *, new_id: Callable[[], str] = new_message_id) -> None:
-        self._replica = replica
+        self.replica = replica
         self._core: Core = replica._core
         self._new_id = new_id
 
@@ -68,7 +69,7 @@ class ReplicaSessionStore:
         """See ``SessionStore``. Durable when it returns, also offline."""
         with self._core.batch():
             self._core.ensure_session(session.id)
-            if self._replica.session(session.id).deleted:
+            if self.replica.session(session.id).deleted:
                 check_creatable(session, taken=True)
             with self._op(session.id) as (op, records):
                 check_creatable(session, taken=records.header is not None)
@@ -104,14 +105,17 @@ class ReplicaSessionStore:
         return self.load(session_id) is not None
 
     def delete(self, session_id: str) -> None:
+        """Delete a session and its checkpoints, on every device."""
         check_id(session_id, "session id")
         with self._core.batch():
             if session_id not in self._core.session_ids():
                 return
-            if self._replica.session(session_id).deleted:
+            if self.replica.session(session_id).deleted:
                 return
             with self._op(session_id) as (op, records):
                 if records.there:
+                    for id_, _ in self.replica.session(session_id).records(CHECKPOINT_COLLECTION):
+                        op.delete(CHECKPOINT_COLLECTION, id_, None)
                     _apply(op, deletion(records))
 
     def list_headers(self) -> list[SessionHeader]:
@@ -139,7 +143,7 @@ class ReplicaSessionStore:
                 f"a conflict is resolved with 'local', 'remote' or fields, not {choice!r}",
                 path="choice",
             )
-        session = self._replica.session(session_id, create=False)
+        session = self.replica.session(session_id, create=False)
         session.resolve_conflict(conflict_id, choice)  # type: ignore[arg-type]
 
     # The rows.

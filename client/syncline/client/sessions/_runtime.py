@@ -15,7 +15,9 @@ from syncline.sync.sessions import (
 )
 from syncline.sync.sessions import SessionRuntime as PureSessionRuntime
 
+from ._facets import ReplicaCheckpoints, ReplicaLog
 from ._ids import new_session_id, wall_clock
+from ._replica_store import ReplicaSessionStore
 
 
 def memory_store() -> MemorySessionStore:
@@ -24,7 +26,11 @@ def memory_store() -> MemorySessionStore:
 
 
 class SessionRuntime(PureSessionRuntime):
-    """The runtime over ``store``; without one, in memory, with a warning that nothing lasts."""
+    """The runtime over ``store``; without one, in memory, with a warning that nothing lasts.
+
+    Over a ``ReplicaSessionStore``, checkpoints and log are those of its replica, unless others are
+    given.
+    """
 
     def __init__(
         self,
@@ -37,6 +43,10 @@ class SessionRuntime(PureSessionRuntime):
         if store is None:
             warn_once()
             store = memory_store()
+        kept = store.store if isinstance(store, SessionRepository) else store
+        if isinstance(kept, ReplicaSessionStore):
+            checkpoints = checkpoints or ReplicaCheckpoints(kept.replica)
+            log = log or ReplicaLog(kept.replica)
         super().__init__(
             store, new_id=new_session_id, hooks=hooks, checkpoints=checkpoints, log=log
         )
