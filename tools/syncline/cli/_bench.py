@@ -15,7 +15,7 @@ from syncline.sync import NotFound
 from ._output import Output, on_terminal
 
 if TYPE_CHECKING:
-    from .bench import Result
+    from .bench._figures import Result
 
 RECORDS = 10_000
 RECORDS_MIN = 100
@@ -70,7 +70,8 @@ def bench(
       syncline bench w1 w2 --records 1000 --runs 3
       syncline bench w3 --server ws://127.0.0.1:8787 --json
     """
-    from .bench import WORKLOADS, Scale, run_workloads
+    from .bench._runner import WORKLOADS, run_workloads
+    from .bench._scale import Scale
 
     known = [one.name for one in WORKLOADS]
     names = [name.lower() for name in workload] or known
@@ -89,7 +90,7 @@ def bench(
 
 
 def _show(result: Result, as_json: bool) -> None:
-    from .bench import COLUMNS, notes, rows
+    from .bench._report import COLUMNS, notes, rows
 
     if as_json:
         click.echo(json.dumps(result.as_json(), ensure_ascii=False))

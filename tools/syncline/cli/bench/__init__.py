@@ -4,23 +4,7 @@ A **workload** is one file that plays a script to a **side**: Syncline, or the *
 smallest honest program for the same job. A **stage** holds the processes and files of one
 measurement: servers, and **actors**, which are client processes that play a part. A **result**
 holds figures, each with its spread and its ratio to the baseline that ran in the same rounds.
+
+Nothing is imported here: the floor's server runs from this package too, and is to hold nothing in
+its memory that it has no use for.
 """
-
-from ._figures import Figure, Result, Spec, Spread
-from ._report import COLUMNS, notes, rows
-from ._runner import WORKLOADS, Workload, run_workloads
-from ._scale import Scale
-
-__all__ = [
-    "COLUMNS",
-    "Figure",
-    "Result",
-    "Scale",
-    "Spec",
-    "Spread",
-    "WORKLOADS",
-    "Workload",
-    "notes",
-    "rows",
-    "run_workloads",
-]

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import _memory
+from ._actor import Actor
 from ._figures import Result
 from ._scale import Scale
 from ._stage import FLOOR, SYNCLINE, Side, Stage
 
+PART_RECORDS = 50_000
 ELSEWHERE = "the server runs elsewhere: --server cannot look into its process or its files"
 
 
@@ -36,6 +38,7 @@ class Bench:
     def rounds(self, result: Result, runs: int | None = None) -> Iterator[int]:
         """The runs, each said."""
         runs = runs or self.runs
+        result.sizes["runs"] = runs
         for run in range(runs):
             self.say(f"{result.name}: run {run + 1} of {runs}")
             yield run
@@ -49,6 +52,13 @@ class Bench:
         else:
             return True
         return False
+
+
+def fill(author: Actor, url: str, first: int, count: int) -> None:
+    """Let an author write so many records and drain them; in parts, so that no outbox is huge."""
+    for start in range(first, first + count, PART_RECORDS):
+        author.ask("write_batch", start, min(PART_RECORDS, first + count - start))
+        author.ask("sync", url)
 
 
 def add(result: Result, side: Side, name: str, value: float) -> None:

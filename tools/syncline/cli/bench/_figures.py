@@ -106,6 +106,8 @@ class Result:
         self.figures = {spec.name: Figure(spec) for spec in specs}
         self.problems: list[str] = []
         self.not_measured: dict[str, str] = {}
+        self.details: list[dict[str, float]] = []
+        """What stands behind the figures, where they are of several sizes."""
         self.seconds = 0.0
 
     def add(self, name: str, value: float) -> None:
@@ -148,6 +150,7 @@ class Result:
             "seconds": round(self.seconds, 3),
             "sizes": self.sizes,
             "figures": {name: f.as_json() for name, f in self.figures.items() if f.values},
+            **({"details": self.details} if self.details else {}),
             "missing": self.missing,
             "not_measured": self.not_measured,
             "problems": self.problems,

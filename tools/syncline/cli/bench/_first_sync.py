@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from . import _memory
 from ._actor import Actor
-from ._bench import Bench, add
+from ._bench import Bench, add, fill
 from ._figures import Result, Spec
-from ._stage import Stage
+from ._stage import Server, Stage
 
 CUTS = 5
 SPECS = (
@@ -46,19 +46,19 @@ def run(bench: Bench, result: Result) -> None:
                 bench.say(f"{result.name}: {records} records go to {side.name}'s server")
                 filled.append(_filled(exits.enter_context(bench.stage(side)), records))
             for _ in bench.rounds(result):
-                for session in filled:
-                    _fetch(result, session, small, memory)
-                    if not small:
-                        _fetch_through_cuts(result, session)
+                for one in filled:
+                    _fetch_all(result, one, small, memory)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Filled:
     """A server's file that holds so many records, and the digest of what must arrive."""
 
     stage: Stage
     records: int
     digest: str
+    whole_bytes: int = 0
+    """What a first sync moves without a cut, once that was measured."""
 
     def check(self, result: Result, reader: Actor) -> None:
         name = self.stage.side.name
@@ -70,8 +70,7 @@ class _Filled:
 def _filled(stage: Stage, records: int) -> _Filled:
     server = stage.server()
     author = stage.client("author")
-    author.ask("write_batch", 0, records)
-    author.ask("sync", server.url)
+    fill(author, server.url, 0, records)
     filled = _Filled(stage, records, author.ask("digest"))
     stage.end(author)
     stage.remove("author")
@@ -79,10 +78,26 @@ def _filled(stage: Stage, records: int) -> _Filled:
     return filled
 
 
-def _fetch(result: Result, filled: _Filled, small: bool, memory: list[str]) -> None:
+def _fetch_all(result: Result, filled: _Filled, small: bool, memory: list[str]) -> None:
     # A server that was just started: its peak is that of serving, not of having been filled.
     stage = filled.stage
     server = stage.server()
+    _fetch(result, filled, server, small, memory)
+    if not small:
+        meter = stage.actor("meter", "_meter:Meter")
+        url = meter.ask("listen", server.url)
+        if not filled.whole_bytes:
+            _, filled.whole_bytes = _fetch_through(result, filled, meter, url, 0)
+            add(result, stage.side, "wire_mib", filled.whole_bytes / (1 << 20))
+        took, moved = _fetch_through(result, filled, meter, url, CUTS)
+        add(result, stage.side, "bootstrap_cut_s", took)
+        add(result, stage.side, "cut_wire_times", moved / filled.whole_bytes)
+        stage.end(meter)
+    stage.stop(server)
+
+
+def _fetch(result: Result, filled: _Filled, server: Server, small: bool, memory: list[str]) -> None:
+    stage = filled.stage
     reader = stage.client("reader")
     took = reader.ask("sync", server.url)
     suffix = "_small_s" if small else "_s"
@@ -96,29 +111,19 @@ def _fetch(result: Result, filled: _Filled, small: bool, memory: list[str]) -> N
     filled.check(result, reader)
     stage.end(reader)
     stage.remove("reader")
-    stage.stop(server)
 
 
-def _fetch_through_cuts(result: Result, filled: _Filled) -> None:
+def _fetch_through(
+    result: Result, filled: _Filled, meter: Actor, url: str, cuts: int
+) -> tuple[float, int]:
+    """Fetch through the meter; how long it took, and how many bytes it was."""
     stage = filled.stage
-    server = stage.server()
-    meter = stage.actor("meter", "_meter:Meter")
-    url = meter.ask("listen", server.url)
-    whole = 0
-    for name, cuts in (("whole", 0), ("cut", CUTS)):
-        reader = stage.client(name)
-        meter.ask("cut_every", whole // (cuts + 1) if cuts else None, cuts)
-        took = reader.ask("sync_through", url)
-        up, down, happened = meter.ask("passed")
-        result.equal(f"{stage.side.name}: cuts on the way", happened, cuts)
-        if cuts:
-            add(result, stage.side, "bootstrap_cut_s", took)
-            add(result, stage.side, "cut_wire_times", (up + down) / whole)
-        else:
-            whole = up + down
-            add(result, stage.side, "wire_mib", whole / (1 << 20))
-        filled.check(result, reader)
-        stage.end(reader)
-        stage.remove(name)
-    stage.end(meter)
-    stage.stop(server)
+    reader = stage.client("reader")
+    meter.ask("cut_every", filled.whole_bytes // (cuts + 1) if cuts else None, cuts)
+    took = reader.ask("sync_through", url)
+    up, down, happened = meter.ask("passed")
+    result.equal(f"{stage.side.name}: cuts on the way", happened, cuts)
+    filled.check(result, reader)
+    stage.end(reader)
+    stage.remove("reader")
+    return took, up + down

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import tempfile
 import threading
@@ -15,10 +16,12 @@ from typing import Any
 
 from syncline.sync import SyncError
 
-from . import _first_sync, _local, _offline
+from . import _cost, _fan_out, _first_sync, _live, _local, _offline, _reconcile, _storm
 from ._bench import Bench
 from ._figures import Result, Spec
 from ._scale import Scale
+
+FILES = 8192
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Workload:
 WORKLOADS = (
     Workload.of("w1", "offline writes, then drain", _offline, "records"),
     Workload.of("w2", "first sync", _first_sync, "records", "records_many"),
+    Workload.of("w3", "one writes, one sees it", _live, "live_writes"),
+    Workload.of("w4", "one writes, many see it", _fan_out, "burst", "subscribers"),
+    Workload.of("w5", "three clients reconcile", _reconcile, "meeting"),
+    Workload.of("w6", "costs, and how they grow", _cost, "entries", "added", "connections"),
+    Workload.of("w7", "a crowd reconnects", _storm, "records", "missed", "connections"),
     Workload.of("w8", "local reads and writes", _local, "local_singles"),
 )
 
@@ -57,6 +65,7 @@ def run_workloads(
 
     A workload that fails has its reason among its problems, and the others go on.
     """
+    _allow_many_files()
     with _sigterm_is_an_interrupt(), tempfile.TemporaryDirectory(prefix="syncline-bench-") as name:
         bench = Bench(scale, runs, Path(name), full, url, token, say)
         for workload in WORKLOADS:
@@ -67,7 +76,7 @@ def run_workloads(
 def run_one(workload: Workload, bench: Bench) -> Result:
     """Run one workload. Whatever goes wrong in it is among the result's problems."""
     sizes = {name: getattr(bench.scale, name) for name in workload.sizes}
-    result = Result(workload.name, workload.title, workload.specs, {**sizes, "runs": bench.runs})
+    result = Result(workload.name, workload.title, workload.specs, sizes)
     began = time.perf_counter()
     try:
         workload.run(bench, result)
@@ -75,6 +84,17 @@ def run_one(workload: Workload, bench: Bench) -> Result:
         result.problems.append(f"{workload.name} was not finished: {error}")
     result.seconds = time.perf_counter() - began
     return result
+
+
+def _allow_many_files() -> None:
+    """A thousand connections need as many descriptors; many systems start with room for fewer."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class Stage:
         self.side = side
         self.session = str(uuid.uuid4())
         self._url = url
-        self._token = token
+        self.token = token
         self._exits = ExitStack()
         self._servers: list[ServerProcess] = []
         self._actors: list[Actor] = []
@@ -91,18 +91,22 @@ class Stage:
 
     def stop(self, server: Server) -> None:
         """End a server that was started here, in order."""
-        if server.process is not None:
+        if server.process is not None and server.process in self._servers:
             self._servers.remove(server.process)
             server.process.stop()
 
     def client(self, name: str) -> Actor:
         """A process that plays a client of this side, with its file open."""
         actor = self.actor(name, self.side.part)
-        actor.ask("open", str(self.file_of(name)), name, self.session, self._token)
+        actor.ask("open", str(self.file_of(name)), name, self.session, self.token)
         return actor
 
     def file_of(self, name: str) -> Path:
         return self.folder / f"{name}.db"
+
+    def disk_bytes(self, file: str) -> int:
+        """What a file takes with all that lies beside it."""
+        return sum(path.stat().st_size for path in self.folder.glob(f"{file}*"))
 
     def remove(self, name: str) -> None:
         """Remove a client's files, so that the next of this name is fresh."""
