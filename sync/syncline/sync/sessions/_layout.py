@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 from .._errors import InvalidValue
 from .._names import AGENT_DATA, AGENT_MESSAGES, HEADER_COLLECTION, HEADER_ID
-from .._values import Value, same
+from .._values import Value, copy_fields, same
 from ._session import (
     AgentDefinition,
     AgentSession,
@@ -131,7 +131,8 @@ def session_changes(
     fields = _header_fields(session)
     shown: Fields = {}
     if before.header is not None:
-        old = read_session(session.id, before, version=0, updated_at=0)
+        header_alone = SessionRecords(before.header)
+        old = read_session(session.id, header_alone, version=0, updated_at=0)
         shown = _header_fields(old)
     patch = {
         name: value
@@ -167,13 +168,12 @@ def _header_fields(session: AgentSession) -> dict[str, Value]:
         "created_at": header.created_at,
         "definition": session.definition.to_dict(),
         "prompt": state.system_prompt,
-        "model": state.to_dict()["model"],
+        "model": state.model,
         "task": task_to_value(state.task),
         "execution": state.execution.value,
     }
-    plain = state.to_dict()["metadata"]
-    fields.update({f"{METADATA}{key}": value for key, value in plain.items()})
-    return fields
+    fields.update({f"{METADATA}{key}": value for key, value in state.metadata.items()})
+    return copy_fields(fields)
 
 
 def _message_changes(
@@ -185,9 +185,11 @@ def _message_changes(
     orders = _orders([_order(before[id_]) if id_ in before else None for id_ in ids], now)
     writes = [RecordWrite("delete", AGENT_MESSAGES, id_, {}) for id_ in sorted({*before} - {*ids})]
     for message, order in zip(messages, orders, strict=True):
+        old = before.get(message.id)
+        if old is not None and _is_as_written(old, message, order):
+            continue
         fields = {**message.to_dict(), "order": order}
         del fields["id"]
-        old = before.get(message.id)
         if old is None:
             writes.append(RecordWrite("put", AGENT_MESSAGES, message.id, fields))
             continue
@@ -196,6 +198,16 @@ def _message_changes(
         if patch:
             writes.append(RecordWrite("patch", AGENT_MESSAGES, message.id, patch))
     return writes
+
+
+def _is_as_written(fields: Fields, message: Message, order: int) -> bool:
+    """Whether a message is what its record says: that of most, with each save."""
+    return (
+        fields.get("order") == order
+        and fields.get("role") == message.role
+        and same(fields.get("content"), message.content)
+        and same(fields.get("metadata"), dict(message.metadata))
+    )
 
 
 def _orders(known: list[int | None], now: int) -> list[int]:
@@ -225,7 +237,7 @@ def _orders(known: list[int | None], now: int) -> list[int]:
 
 def _data_changes(before: Mapping[str, Fields], data: Mapping[str, Value]) -> list[RecordWrite]:
     writes = [RecordWrite("delete", AGENT_DATA, key, {}) for key in sorted({*before} - {*data})]
-    for key, value in AgentState(data=data).to_dict()["data"].items():
+    for key, value in copy_fields(data).items():
         if key not in before or not same(before[key].get("value"), value):
             writes.append(RecordWrite("put", AGENT_DATA, key, {"value": value}))
     return writes
