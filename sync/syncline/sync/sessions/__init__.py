@@ -101,7 +101,9 @@ from ._payload import (
     Attachment,
     Decision,
     DeliveryMode,
+    Logged,
     Metered,
+    Placed,
     RequestOutcome,
     RunStatus,
     StopReason,
@@ -163,7 +165,7 @@ from ._store import (
 )
 from ._trace import Span, SpanKind, Trace, TraceNote
 from ._transcript import Transcript, TranscriptCall, TranscriptMessage
-from ._turn import NOBODY, Call, Child, Lease, Meter, Phase, Turn, TurnState
+from ._turn import NOBODY, Call, Child, Ended, Lease, Meter, Phase, Report, Turn, TurnState
 from ._turn_steps import (
     Action,
     Ask,
@@ -225,6 +227,7 @@ __all__ = [
     "Difference",
     "EPHEMERAL_KINDS",
     "EVENT_TYPES",
+    "Ended",
     "EphemeralEvent",
     "EventSource",
     "ExecutionStatus",
@@ -243,6 +246,7 @@ __all__ = [
     "Listener",
     "LogEvent",
     "LogItem",
+    "Logged",
     "LoggedEvent",
     "METADATA_KEY_BYTES_MAX",
     "MemorySessionStore",
@@ -259,6 +263,7 @@ __all__ = [
     "OpenItems",
     "PassThrough",
     "Phase",
+    "Placed",
     "PlacedEvent",
     "PostCommitFailed",
     "Prompt",
@@ -272,6 +277,7 @@ __all__ = [
     "RecordDifference",
     "RecordWrite",
     "RegisteredHook",
+    "Report",
     "RequestOutcome",
     "ResumeSession",
     "RunStatus",

@@ -179,8 +179,20 @@ class Report(NamedTuple):
     text: str = ""
 
 
+class Ended(NamedTuple):
+    """How a turn ended, and its meter then."""
+
+    stop_reason: str
+    meter: Meter
+
+
+ENDED_MAX = 8
+"""How many ended turns are remembered: for runners that hear late that theirs was cut."""
+
+
 class TurnState:
-    """The fold. ``waiting`` are messages that no turn took in, by id, in log order.
+    """The fold. ``waiting`` are messages that no turn took in, by id, in log order. ``ended`` are
+    the newest turns that are over, by id.
 
     ``at`` of the newest valid event under the lease plus ``lease_us`` is when the holder is taken
     for dead. ``stale`` counts events that were written under a lease that was not theirs.
@@ -189,6 +201,7 @@ class TurnState:
     __slots__ = (
         "_messages",
         "alive_at",
+        "ended",
         "lease",
         "lease_us",
         "reports",
@@ -208,6 +221,7 @@ class TurnState:
         self.turn: Turn | None = None
         self.waiting: dict[str, UserMessage] = {}
         self.reports: list[Report] = []
+        self.ended: dict[str, Ended] = {}
         self.stale = 0
         self._messages: set[str] = set()
 
@@ -219,6 +233,7 @@ class TurnState:
         made.turn = None if self.turn is None else self.turn.copy()
         made.waiting = dict(self.waiting)
         made.reports = list(self.reports)
+        made.ended = dict(self.ended)
         made._messages = set(self._messages)
         return made
 
@@ -317,6 +332,11 @@ class TurnState:
             turn.running_since = at if turn.running_since is None else turn.running_since
         else:
             turn.active_us, turn.running_since = turn.active(at), None
+            if self.stop_reason not in GOES_ON:
+                self.ended.pop(turn.id, None)
+                self.ended[turn.id] = Ended(self.stop_reason or "", turn.meter)
+                if len(self.ended) > ENDED_MAX:
+                    del self.ended[next(iter(self.ended))]
 
     def _subagent(
         self, event: SubagentSpawned | SubagentStatus | SubagentMessage | SubagentCompleted

@@ -291,7 +291,7 @@ def closing(
     now: int,
     *,
     consumed: Meter | None = None,
-    children: Sequence[SubagentStatus | SubagentCompleted] = (),
+    children: Sequence[Placed] = (),
     limit: str | None = None,
     error: str | None = None,
     error_type: str | None = None,
