@@ -29,8 +29,8 @@ from syncline.sync import (
     wal_reset_fault,
 )
 
-FORMAT = 1
-KINDS = {0x53594E53: "server", 0x53594E52: "replica"}
+KINDS = {0x53594E53: ("server", 2), 0x53594E52: ("replica", 1)}
+"""By application id: whose file it is, and the newest format of such files that is read here."""
 BUSY_TIMEOUT_S = 5.0
 
 
@@ -213,6 +213,7 @@ def _kind(db: sqlite3.Connection, path: str) -> str:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if application not in KINDS:
         raise NotAReplica(f"{path} is not a Syncline file", path=path)
-    if version > FORMAT:
-        raise NewerFormat(f"{path} has format {version}, this version reads up to {FORMAT}")
-    return KINDS[application]
+    kind, newest = KINDS[application]
+    if version > newest:
+        raise NewerFormat(f"{path} has format {version}, this version reads up to {newest}")
+    return kind
