@@ -39,7 +39,7 @@ from ._events import (
     ToolCallStarted,
     UserMessage,
 )
-from ._payload import Decision, DeliveryMode, Metered, Placed, RunStatus, StopReason
+from ._payload import Decision, DeliveryMode, Metered, Placed, RunStatus, StopReason, ToolOutcome
 
 
 class Lease(NamedTuple):
@@ -133,8 +133,8 @@ class Turn:
 
     ``step`` counts model requests that are not fallbacks, ``rung`` the failures in this step.
     ``request`` is the open model request; ``answered`` says that the newest message asks for no
-    calls. ``running_since`` is None while the turn rests. ``resumptions`` without progress tell a
-    turn that kills its runners.
+    calls. ``running_since`` is None while the turn rests. ``resumptions`` in a row, with nothing
+    done in between, tell a turn that kills its runners.
     """
 
     id: str
@@ -351,6 +351,8 @@ class TurnState:
             turn.children_meter = turn.children_meter.plus(event)
         elif (child := turn.children.get(event.session_id)) is not None:
             turn.children[child.session_id] = replace(child, reported=child.reported + 1)
+            if isinstance(event, SubagentMessage):
+                turn.resumptions = 0
 
     def _of_turn(self, turn: Turn, event: Placed) -> None:
         match event:
@@ -392,6 +394,8 @@ class TurnState:
         match event:
             case ToolCallCompleted():
                 turn.calls_done += 1
+                if event.outcome != ToolOutcome.INTERRUPTED:
+                    turn.resumptions = 0
                 call = replace(call, phase=Phase.DONE)
             case ToolCallPending():
                 call = replace(call, phase=Phase.PARKED, expires_at=event.expires_at)

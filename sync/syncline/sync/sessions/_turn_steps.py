@@ -49,8 +49,8 @@ class Limits:
 
     ``steps_max`` model requests (fallbacks not counted), ``tokens_max`` and ``cost_micros_max``
     with its subagents', ``time_us_max`` microseconds of running. ``depth_max`` levels of subagents.
-    ``resumptions_max`` takeovers in a row without a finished model request: a turn that kills
-    whoever runs it is then given up as orphaned.
+    ``resumptions_max`` takeovers in a row with nothing done in between: a turn that kills whoever
+    runs it is then given up as orphaned.
     """
 
     steps_max: int = STEPS_MAX
