@@ -12,7 +12,16 @@ from tests.client.wire import Line, Wire, new_store, restored, state_of
 
 from syncline.client import Notification, Receipt, ReceiptState, Replica
 from syncline.server import MemoryStore
-from syncline.sync import Compare, Open, Push, Sessions, VoidOp, decode_op, encode_frame
+from syncline.sync import (
+    Compare,
+    Open,
+    Push,
+    Sessions,
+    VoidOp,
+    decode_op,
+    encode_frame,
+    events_in,
+)
 
 ENTRIES = 8
 
@@ -297,6 +306,42 @@ def test_HE3_an_op_that_a_restored_server_refused_and_another_holds_is_refused_n
     assert state_of(ann, "s") == wire.state("s")
 
 
+@pytest.mark.parametrize("frames", range(7, 10))
+def test_HE3_an_op_that_was_refused_and_that_an_overtaken_healing_brought_is_not_forgotten(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, frames: int
+) -> None:
+    monkeypatch.setattr("syncline.server._answers.PAGE_ITEMS_MAX", 1)
+    ann, bob = wire.open("ann"), wire.open("bob")
+    session = ann.session("s")
+    session.put("n", "r", {"x": 1})
+    wire.sync(ann)
+    early = copy.deepcopy(wire.store)
+    receipt = session.put("n", "large", {"x": "x" * 400})
+    session.put("n", "r", {"x": 2})
+    wire.sync(ann)
+    late = copy.deepcopy(wire.store)
+    wire.serve(restored(early, 2))
+    monkeypatch.setattr("syncline.server._settling.STATE_BYTES_MAX", 300)
+    bob.session("s").put("n", "q", {})
+    wire.sync(bob)
+    _deliver_unlisted(wire.connect(ann))
+    assert receipt.state is ReceiptState.REFUSED
+    monkeypatch.setattr("syncline.server._settling.STATE_BYTES_MAX", 1000)
+    wire.serve(restored(late, 3))
+    line = wire.connect(ann)
+    for _ in range(frames):
+        if line.to_server:
+            line.send_one()
+        if line.to_client and line.up:
+            line.receive_one()
+    line.cut()
+    wire.serve(restored(early, 4))
+    for replica in (ann, bob, ann):
+        wire.sync(replica)
+    assert receipt.state in (ReceiptState.APPLIED, ReceiptState.REFUSED)
+    assert state_of(ann, "s") == wire.state("s")
+
+
 def _refusing(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> tuple[Replica, list[Receipt]]:
     """Ann's three ops, of which the server has refused the second for good."""
     monkeypatch.setattr("syncline.server._settling.STATE_BYTES_MAX", 300)
@@ -430,3 +475,71 @@ def test_HE5_a_copy_that_uses_forgotten_numbers_anew_is_told_apart(wire: Wire) -
     assert built.state.value in ("won", "merged")
     (conflict,) = [c for c in bob.session("s").conflicts() if c.value == "copy"]
     assert conflict.loser.client == copied.client_id != "ann"
+
+
+@pytest.mark.parametrize("frames", range(4, 9))
+@pytest.mark.parametrize("second", [2, 8])
+def test_HE2_a_healing_that_is_overtaken_by_another_restore_leaves_no_entry_of_its_own(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, frames: int, second: int
+) -> None:
+    """What it brought so far is of a log that is gone; the next may even be the first one again."""
+    monkeypatch.setattr("syncline.server._answers.PAGE_ITEMS_MAX", 2)
+    past = Past(wire)
+    wire.serve(restored(past.stores[3], 2))
+    cyd = wire.open("cyd")
+    for i in range(3):
+        cyd.session("s").append("said", {"cyd": i})
+    wire.sync(cyd)
+    line = wire.connect(past.ann)
+    for _ in range(frames):
+        if line.to_server:
+            line.send_one()
+        if line.to_client and line.up:
+            line.receive_one()
+    line.cut()
+    wire.serve(restored(past.stores[second], 3))
+    past.heal()
+    wire.sync(cyd)
+    past.heal()
+    log = {entry.seq: entry.encode() for entry in wire.log("s")}
+    for replica in (past.ann, past.bob, cyd):
+        assert _held(replica).items() <= log.items()
+        assert state_of(replica, "s") == wire.state("s")
+        assert [event.seq for event in replica.session("s").events()] == [
+            entry.seq for entry in wire.log("s") if events_in([a.change for a in entry.read()])
+        ]
+    for receipt in past.receipts[past.ann]:
+        assert not receipt.state.pending
+
+
+@pytest.mark.parametrize("frames", range(7, 10))
+def test_HE2_an_own_entry_that_an_overtaken_healing_brought_is_not_mistaken_for_another(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, frames: int
+) -> None:
+    """A copy has put it there; the server of the first log has it elsewhere."""
+    monkeypatch.setattr("syncline.server._answers.PAGE_ITEMS_MAX", 1)
+    past = Past(wire)
+    copied = wire.copy(past.ann, "copy")
+    wire.serve(restored(past.stores[4], 2))
+    _deliver_unlisted(wire.connect(copied))
+    assert [entry.dot for entry in wire.log("s")][4:] == [("ann", 3), ("ann", 4)]
+    for _ in range(2):
+        wire.connect(past.ann).cut()
+    line = wire.connect(past.ann)
+    for _ in range(frames):
+        if line.to_server:
+            line.send_one()
+        if line.to_client and line.up:
+            line.receive_one()
+    line.cut()
+    wire.serve(restored(past.stores[8], 3))
+    for replica in (past.ann, past.bob, copied, past.ann):
+        wire.sync(replica)
+    past.check()
+    for replica in (past.ann, past.bob, copied):
+        assert _held(replica).items() <= {e.seq: e.encode() for e in wire.log("s")}.items()
+
+
+def _held(replica: Replica) -> dict[int, bytes]:
+    with replica._core.database.reading() as db:
+        return dict(db.execute("SELECT seq, entry FROM syncline_entries").fetchall())

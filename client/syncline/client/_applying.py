@@ -337,7 +337,20 @@ def apply_repeat(
     entry: Entry,
     hash_: bytes,
 ) -> None:
-    """Retire an op that the log holds already, at ``entry`` (at or below the cursor)."""
+    """Retire an op that the log holds already, at ``entry`` (at or below the cursor).
+
+    Raises MalformedFrame (3001) when the history that is held has it elsewhere, or another there.
+    """
+    another = db.execute(
+        "SELECT 1 FROM syncline_entries WHERE session=? AND seq=? AND hash<>?",
+        (session.key, entry.seq, hash_),
+    ).fetchone()
+    elsewhere = db.execute(
+        "SELECT 1 FROM syncline_entries WHERE salt=? AND (session<>? OR seq<>?)",
+        (op.salt, session.key, entry.seq),
+    ).fetchone()
+    if another is not None or elsewhere is not None:
+        raise MalformedFrame(f"op {op.n} is said to be entry {entry.seq}, which it is not here")
     own_dot = entry.dot == Dot(client, op.n)
     # Below a bootstrap the entry may not be held yet: the receipt needs it.
     events = events_in([accepted.change for accepted in entry.read()])

@@ -35,27 +35,51 @@ from ._rows import (
     count_change,
     drop_pending,
     next_gen,
+    pending_again,
     pending_op,
     pending_ops,
+    put_pending,
     settle_number,
 )
 
 
-def begin(db: sqlite3.Connection, session: SessionState, *, healing: bool = False) -> None:
+def begin(db: sqlite3.Connection, session: SessionState) -> None:
     """Start a bootstrap, or go on with the one under way."""
     if session.boot is None:
-        session.boot = Boot(next_gen(db), healing=healing)
+        session.boot = Boot(next_gen(db))
+
+
+def begin_healing(db: sqlite3.Connection, session: SessionState, common: int) -> None:
+    """Start the bootstrap of a healing, which goes on from ``common``."""
+    if session.boot is None:
+        session.boot = Boot(next_gen(db), healing=True)
+    assert session.boot.healing and session.boot.cursor is None
+    session.boot.common = common
 
 
 def drop(db: sqlite3.Connection, session: SessionState) -> None:
-    """Give up a bootstrap whose server changed under it; the next one starts afresh."""
-    if session.boot is None:
+    """Give up what a bootstrap brought whose server changed under it; the next starts afresh."""
+    boot = session.boot
+    if boot is None:
         return
-    _forget_gen(db, session.boot.gen)
-    # Its entries too, which may be of a history that is no more. (Those that a healing brought
-    # stay until the next one finds the common seq.)
-    db.execute("DELETE FROM syncline_entries WHERE session=? AND seq>?", (session.key, session.seq))
-    session.boot = Boot(next_gen(db), healing=session.boot.healing)
+    _forget_gen(db, boot.gen)
+    # Its entries too, which may be of a history that is no more.
+    kept = boot.common if boot.healing else session.seq
+    _await_own(db, session, kept)
+    db.execute("DELETE FROM syncline_entries WHERE session=? AND seq>?", (session.key, kept))
+    session.boot = Boot(next_gen(db), healing=boot.healing, common=boot.common)
+
+
+def _await_own(db: sqlite3.Connection, session: SessionState, after: int) -> None:
+    """Own ops that only the entries above a seq tell of (they were refused once) wait again."""
+    rows = db.execute(
+        "SELECT entry, n, running FROM syncline_entries e WHERE session=? AND seq>? AND n NOT NULL"
+        " AND NOT EXISTS (SELECT 1 FROM syncline_outbox o WHERE o.session=e.session AND o.n=e.n)",
+        (session.key, after),
+    ).fetchall()
+    for data, n, running in rows:
+        entry = Entry.decode(data)
+        put_pending(db, session.key, pending_again(entry, n, running, None, entry.accepted_at))
 
 
 def apply_page(

@@ -200,15 +200,19 @@ class Core(LocalCore):
     def boot_is_void(self, id_: str, epoch: int, head: int) -> bool:
         """Whether the server has been restored below the bootstrap under way, or emptied.
 
-        The pages that came may hold what the restored log does not, and they do not tell. A healing
-        without any knows nothing of the log but what was common with one that may be gone.
+        The pages that came may hold what the restored log does not, and they do not tell.
         """
         boot = self._read(id_).boot
-        if boot is None or head == 0:
-            return boot is not None
-        if boot.cursor is None:
-            return boot.healing
+        if boot is None or boot.cursor is None:
+            return boot is not None and head == 0 and not boot.healing
+        if head == 0:
+            return True
         return boot.target is not None and (epoch != boot.target[0] or head < boot.target[1])
+
+    def compare_anew(self, id_: str) -> int | None:
+        """What a healing without any page had in common with a log that may be gone; else None."""
+        boot = self._read(id_).boot
+        return boot.common if boot is not None and boot.healing and boot.cursor is None else None
 
     def boot_after(self, id_: str) -> bytes | None:
         """The cursor of the next page; None when no bootstrap wants pages."""
@@ -330,7 +334,8 @@ class Core(LocalCore):
     def abandon_bootstrap(self, id_: str) -> None:
         with self._session(id_) as (db, session, _):
             _bootstrap.drop(db, session)
-            session.boot = None
+            if session.boot is not None and not session.boot.healing:
+                session.boot = None
 
     def apply_snapshot_page(self, id_: str, page: SnapshotPage) -> bool:
         """Take in a page; whether the snapshot shows now."""

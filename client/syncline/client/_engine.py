@@ -365,6 +365,9 @@ class ClientEngine:
             # The server changed under the bootstrap: back to what shows, and compare that.
             self._core.abandon_bootstrap(track.id)
             self._open(track.id)
+        elif (common := self._core.compare_anew(track.id)) is not None:
+            track.low, track.high = 0, common + 1 if frame.head else 0
+            self._compare(track, now)
         elif diverged:
             track.low, track.high = 0, self._core.compare_from(track.id)
             self._compare(track, now)

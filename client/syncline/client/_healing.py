@@ -41,6 +41,7 @@ from ._rows import (
     last_own,
     meta,
     notice,
+    pending_again,
     pending_ops,
     put_pending,
     record_state,
@@ -111,7 +112,7 @@ def go_back(
         "UPDATE syncline_entries SET n=NULL, running=NULL WHERE session=? AND n>?",
         (session.key, last),
     )
-    _bootstrap.begin(db, session, healing=True)
+    _bootstrap.begin_healing(db, session, common)
     set_meta(db, "renewing", 1)
     notice(db, now, "healed", session.id, common=common, was_at=session.seq, requeued=count)
     return count
@@ -126,7 +127,7 @@ def _await_again(
         (session.key, common, last),
     ).fetchall()
     for data, n, running in rows:
-        put_pending(db, session.key, _as_pending(Entry.decode(data), n, running, None, now))
+        put_pending(db, session.key, pending_again(Entry.decode(data), n, running, None, now))
 
 
 def requeue(db: sqlite3.Connection, session: SessionState, last: int, now: int) -> int:
@@ -153,19 +154,11 @@ def _own_op(db: sqlite3.Connection, session: SessionState, n: int, now: int) -> 
         "SELECT entry, running FROM syncline_entries WHERE session=? AND n=?", (session.key, n)
     ).fetchone()
     if row is not None:
-        return _as_pending(Entry.decode(row[0]), n, row[1], None, now)
+        return pending_again(Entry.decode(row[0]), n, row[1], None, now)
     row = db.execute(
         "SELECT running FROM syncline_consumed WHERE session=? AND n=?", (session.key, n)
     ).fetchone()
     return None if row is None else Pending(n, None, (), None, row[0], None, True, now)
-
-
-def _as_pending(entry: Entry, n: int, running: bytes, former: Dot | None, now: int) -> Pending:
-    if entry.erased:
-        # Its content is gone for good: all that can be given back is that the number was used.
-        return Pending(n, None, (), None, running, None, True, now)
-    stamps = tuple(accepted.stamp.updated_at for accepted in entry.read())
-    return Pending(n, entry.salt, stamps, entry.body, running, former, True, now, entry.seq)
 
 
 def _requeue_former(
@@ -182,7 +175,7 @@ def _requeue_former(
         entry = Entry.decode(data)
         n += 1
         running = running_hash(running, n, op_digest(entry.salt, entry.body))
-        put_pending(db, session.key, _as_pending(entry, n, running, entry.dot, now))
+        put_pending(db, session.key, pending_again(entry, n, running, entry.dot, now))
     return len(lost)
 
 

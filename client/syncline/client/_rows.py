@@ -15,6 +15,7 @@ from syncline.sync import (
     NUMBER_MAX,
     Change,
     Dot,
+    Entry,
     NotFound,
     Record,
     decode_body,
@@ -76,7 +77,8 @@ class Boot:
 
     ``after`` is the cursor of the next page (None: all pages are here). ``begin`` is the head when
     the transfer began, ``cursor`` how far entries were folded in since, and ``target`` the head of
-    the last page, at which it shows. Each is ``(epoch, seq, hash)``.
+    the last page, at which it shows. Each is ``(epoch, seq, hash)``. One that heals a replica whose
+    log is gone goes on from ``common``: all entries held above it came with the bootstrap.
     """
 
     gen: int
@@ -86,6 +88,7 @@ class Boot:
     target: tuple[int, int, bytes] | None = None
     vector: dict[str, int] = field(default_factory=dict)
     healing: bool = False
+    common: int = 0
 
     def encode(self) -> bytes:
         return pack(
@@ -97,13 +100,15 @@ class Boot:
                 self.target,
                 self.vector,
                 self.healing,
+                self.common,
             ]
         )
 
     @staticmethod
     def decode(data: bytes) -> Boot:
-        gen, after, begin, cursor, target, vector, healing = unpack(data)
-        return Boot(gen, after, _point(begin), _point(cursor), _point(target), vector, healing)
+        gen, after, begin, cursor, target, vector, healing, common = unpack(data)
+        begin, cursor, target = map(_point, (begin, cursor, target))
+        return Boot(gen, after, begin, cursor, target, vector, healing, common)
 
 
 def _point(row: list[Any] | None) -> tuple[int, int, bytes] | None:
@@ -197,6 +202,15 @@ class Pending(NamedTuple):
     @property
     def changes(self) -> list[Change]:
         return [] if self.body is None else decode_body(self.body)
+
+
+def pending_again(entry: Entry, n: int, running: bytes, former: Dot | None, now: int) -> Pending:
+    """The op of an entry that the log no longer holds (or not there), to be pushed once more."""
+    if entry.erased:
+        # Its content is gone for good: all that can be given back is that the number was used.
+        return Pending(n, None, (), None, running, None, True, now)
+    stamps = tuple(accepted.stamp.updated_at for accepted in entry.read())
+    return Pending(n, entry.salt, stamps, entry.body, running, former, True, now, entry.seq)
 
 
 _PENDING = (

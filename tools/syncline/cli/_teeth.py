@@ -16,8 +16,11 @@ from ._output import Output, json_option
 @click.option("--only", multiple=True, metavar="NAME", help="Only these faults; may be repeated.")
 @click.option("--seeds", default=500, show_default=True, help="How many worlds to play for each.")
 @click.option("--processes", type=click.IntRange(1), help="Faults hunted at once [all cores].")
+@click.option("--table", is_flag=True, help="Print the rows of the table in docs/teeth.md.")
 @json_option
-def teeth(only: tuple[str, ...], seeds: int, processes: int | None, as_json: bool) -> int:
+def teeth(
+    only: tuple[str, ...], seeds: int, processes: int | None, table: bool, as_json: bool
+) -> int:
     """Plant faults in copies of the source tree, and show that each of them is noticed.
 
     Each fault is one line of the product. It is hunted with worlds of the simulator, up to the
@@ -42,6 +45,12 @@ def teeth(only: tuple[str, ...], seeds: int, processes: int | None, as_json: boo
             click.echo(f"{found.fault.name}: {_caught(found)}", err=True)
 
     bites = bite(faults, seeds, processes=processes, progress=progress)
+    missed = [found for found in bites if found.layer is None]
+    code = 1 if any(found.unasked or not found.fault.survives for found in missed) else 0
+    if table:
+        for found in bites:
+            click.echo(_row(found))
+        return code
     output = Output(as_json)
     caught = sum(found.layer is not None for found in bites)
     if as_json:
@@ -51,11 +60,18 @@ def teeth(only: tuple[str, ...], seeds: int, processes: int | None, as_json: boo
         for found in bites:
             click.echo(f"{found.fault.name:36} {found.fault.file:44} {_caught(found)}")
         click.echo(f"{caught} of {len(bites)} planted faults were noticed")
-    holes = [found for found in bites if found.layer is None and not found.fault.survives]
-    return 1 if holes else 0
+    return code
+
+
+def _row(found: Bite) -> str:
+    by = {"simulator": f"world {found.seeds}", "suite": "suite", None: "nobody"}[found.layer]
+    where = found.fault.file.replace("/syncline/", "/").split("/", 1)[1]
+    return f"| `{found.fault.name}` | `{where}` | {found.fault.breaks} | {by} |"
 
 
 def _caught(found: Bite) -> str:
+    if found.layer is None and found.unasked:
+        return f"nobody knows: {found.unasked}; again, with fewer --processes where memory is short"
     if found.layer is None:
         return f"survives: {found.fault.survives or 'a hole'}"
     if found.layer == "simulator":

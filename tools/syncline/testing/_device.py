@@ -303,7 +303,8 @@ class Device:
 
     @property
     def online(self) -> bool:
-        alive = self._wire is not None and self._wire.open
+        """Connected with nothing under way. Whom the server has hung up on will connect again."""
+        alive = self._wire is not None and self._wire.open and not self._wire.closing
         return alive and self._engine is not None and self._engine.settled_down
 
     def partition(self, until: int) -> bool:

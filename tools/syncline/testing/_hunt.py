@@ -7,6 +7,7 @@ would mix them, with those in between that force what is rare.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import sys
@@ -22,12 +23,18 @@ MIX = (
     Options(force=("replica restored", "restore")),
 )
 """Seed ``s`` is played with the options at ``s % 4``."""
+WORLD_S_MAX = 120
+"""A world takes a fraction of a second, and its steps are bounded: one that lasts so long hangs."""
 
 
 def hunt(seeds: int) -> dict[str, Any]:
     """Play seeds from 0 on; how many it took to see a broken promise, and which it was."""
     for seed in range(seeds):
-        result = play(seed, MIX[seed % len(MIX)])
+        faulthandler.dump_traceback_later(WORLD_S_MAX, exit=True)
+        try:
+            result = play(seed, MIX[seed % len(MIX)])
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         if result.violations:
             first = result.violations[0]
             return {"seeds": seed + 1, "promise": first.promise, "story": first.story[:500]}

@@ -37,6 +37,8 @@ class Wire:
         self._mute = {"up": False, "down": False}
         self.under_way = 0
         self.open = True
+        self.closing = False
+        """The server has hung up; the client is going to hear of it."""
         self.slow_us = 0
         self.double = 0
         self.lose_up = False
@@ -94,6 +96,7 @@ class Wire:
 
     def close_from_server(self, reason: str) -> None:
         """The server hangs up, after what it sent before has arrived."""
+        self.closing = True
         now = self._scheduler.now
         wait = max(0, self._free_at["down"] - now) + self._scheduler.between(*NOTICE_US)
 

@@ -8,9 +8,11 @@ three places) shows only to a test that speaks to that line. What survives both 
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,8 +30,9 @@ from syncline.sync import LocalError
 SOURCES = ("client", "server", "sync", "tools")
 COPIED = (*SOURCES, "tests", "docs", "pyproject.toml", "README.md")
 Layer = Literal["simulator", "suite"]
-HANG_S = 900.0
-"""A layer that takes longer hangs, which is a way to notice a fault."""
+LAYER_S_MAX = 7200.0
+"""A layer that takes longer says nothing. What hangs is noticed sooner, world by world and test by
+test, so that a busy machine alone makes no catch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,17 @@ class Planted:
 
 @dataclass(frozen=True, slots=True)
 class Bite:
-    """What became of a planted fault. ``layer`` None: nothing saw it. ``seeds`` were played."""
+    """What became of a planted fault. ``layer`` None: nothing saw it. ``seeds`` were played.
+
+    ``unasked`` says why a layer gave no answer (it was killed, as by a machine without memory):
+    without a catch by the other one, nobody knows whether the fault is noticed.
+    """
 
     fault: Planted
     layer: Layer | None
     seeds: int
     how: str
+    unasked: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -71,6 +79,7 @@ class Bite:
             "caught_by": self.layer,
             "seeds": self.seeds,
             "how": self.how,
+            "unasked": self.unasked,
         }
 
 
@@ -92,7 +101,13 @@ def planted(text: str, fault: Planted) -> str:
     """The text of the file with the fault in it. Raises LocalError (3100) when it does not fit."""
     count = text.count(fault.old)
     if count != 1:
-        raise LocalError(f"{fault.name}: its old text occurs {count} times in {fault.file}")
+        raise LocalError(
+            f"the planted fault {fault.name} does not fit: its `old` occurs {count} times in"
+            f" {fault.file}, and has to occur once. The code there has changed: in"
+            " tools/syncline/testing/planted.toml, write its `old` and `new` as the line is now"
+            f" (then: syncline teeth --only {fault.name}), or take the fault out, with its row in"
+            " docs/teeth.md, when the line is gone for good"
+        )
     return text.replace(fault.old, fault.new)
 
 
@@ -142,18 +157,24 @@ def _copies(count: int) -> Iterator[SimpleQueue[Path]]:
 def _bite(copy: Path, fault: Planted, seeds: int) -> Bite:
     file = copy / fault.file
     sound = file.read_text(encoding="utf-8")
-    file.write_text(planted(sound, fault), encoding="utf-8")
+    text = planted(sound, fault)
+    ast.parse(text)  # What is no Python would be noticed by everybody, and prove nothing.
+    file.write_text(text, encoding="utf-8")
     try:
-        played = 0
+        played, unasked = 0, ""
         layers: tuple[Layer, ...] = ("simulator", "suite")
         for layer in layers if fault.first == "simulator" else reversed(layers):
-            if layer == "suite":
-                how = _suite(copy, fault.suite)
-            else:
-                played, how = _simulator(copy, seeds)
+            try:
+                if layer == "suite":
+                    how = _suite(copy, fault.suite)
+                else:
+                    played, how = _simulator(copy, seeds)
+            except _NoAnswer as none:
+                unasked = f"{layer}: {none}"
+                continue
             if how is not None:
-                return Bite(fault, layer, played, how)
-        return Bite(fault, None, played, "")
+                return Bite(fault, layer, played, how, unasked)
+        return Bite(fault, None, played, "", unasked)
     finally:
         file.write_text(sound, encoding="utf-8")
 
@@ -161,8 +182,8 @@ def _bite(copy: Path, fault: Planted, seeds: int) -> Bite:
 def _simulator(copy: Path, seeds: int) -> tuple[int, str | None]:
     """The seeds played, and the promise that the last of them broke, if it did."""
     code, out = _python(copy, "-m", "syncline.testing._hunt", str(seeds))
-    if code is None:
-        return seeds, "live: it hangs"
+    if "Timeout (" in out:
+        return 0, "live: it hangs"  # So faulthandler says it.
     if code != 0:
         return 0, "sound: " + (out.strip().splitlines() or ["it does not start"])[-1]
     found = json.loads(out.splitlines()[-1])
@@ -174,16 +195,18 @@ def _suite(copy: Path, tests: str) -> str | None:
     """The first test that fails; None when all pass."""
     options = ("-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider")
     code, out = _python(copy, "-m", "pytest", *options, *tests.split())
-    if code is None:
-        return "it hangs"
     if code == 0:
         return None
     failed = [line for line in out.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return failed[0] if failed else (out.strip().splitlines() or ["pytest fails"])[-1]
 
 
-def _python(copy: Path, *args: str) -> tuple[int | None, str]:
-    """Run Python on the copy: its exit code (None: it took too long) and what it said."""
+class _NoAnswer(Exception):
+    """A layer was killed or took too long: it has neither caught the fault nor let it pass."""
+
+
+def _python(copy: Path, *args: str) -> tuple[int, str]:
+    """Run Python on the copy: its exit code and what it said."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(str(copy / name) for name in SOURCES),
@@ -197,10 +220,12 @@ def _python(copy: Path, *args: str) -> tuple[int | None, str]:
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=HANG_S,
+            timeout=LAYER_S_MAX,
             encoding="utf-8",
             errors="replace",
         )
-    except subprocess.TimeoutExpired:
-        return None, ""
+    except subprocess.TimeoutExpired as error:
+        raise _NoAnswer(f"took longer than {LAYER_S_MAX:.0f} s") from error
+    if done.returncode < 0:
+        raise _NoAnswer(f"killed by {signal.Signals(-done.returncode).name}")
     return done.returncode, done.stdout
