@@ -197,15 +197,15 @@ class Core(LocalCore):
     def is_booting(self, id_: str) -> bool:
         return self._read(id_).boot is not None
 
-    def boot_is_void(self, id_: str, epoch: int, head: int) -> bool:
+    def boot_is_void(self, id_: str, diverged: bool, epoch: int, head: int) -> bool:
         """Whether the server has been restored below the bootstrap under way, or emptied.
 
         The pages that came may hold what the restored log does not, and they do not tell.
         """
         boot = self._read(id_).boot
         if boot is None or boot.cursor is None:
-            return boot is not None and head == 0 and not boot.healing
-        if head == 0:
+            return boot is not None and not boot.healing and (diverged or head == 0)
+        if diverged or head == 0:
             return True
         return boot.target is not None and (epoch != boot.target[0] or head < boot.target[1])
 

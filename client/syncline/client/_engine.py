@@ -359,9 +359,7 @@ class ClientEngine:
         track.opened = frame
         self._core.check_lineage(track.id, frame.last, frame.running)
         diverged = frame.stand == "diverged"
-        if (diverged and self._core.is_booting(track.id)) or self._core.boot_is_void(
-            track.id, frame.epoch, frame.head
-        ):
+        if self._core.boot_is_void(track.id, diverged, frame.epoch, frame.head):
             # The server changed under the bootstrap: back to what shows, and compare that.
             self._core.abandon_bootstrap(track.id)
             self._open(track.id)
