@@ -291,9 +291,9 @@ def test_C068_a_number_lower_than_the_real_shape_is_damage_and_can_be_put_right(
 def test_C068_a_newer_file_of_a_server_is_refused_untouched(world: World, full: Path) -> None:
     world.stop()
     with closing(sqlite3.connect(world.data)) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute("PRAGMA user_version = 3")
     before = world.data.read_bytes()
-    with pytest.raises(NewerFormat, match="has format 2"):
+    with pytest.raises(NewerFormat, match="has format 3"):
         SqliteStore(world.data)
     assert world.data.read_bytes() == before
     assert verify_file(full).all_problems() == []
