@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .bench._figures import Result
 
 RECORDS = 10_000
-RECORDS_MIN = 100
+RECORDS_MIN, RECORDS_MAX = 100, 400_000
 RUNS = 5
 
 
@@ -26,7 +26,7 @@ RUNS = 5
 @click.argument("workload", nargs=-1)
 @click.option(
     "--records",
-    type=click.IntRange(RECORDS_MIN),
+    type=click.IntRange(RECORDS_MIN, RECORDS_MAX),
     default=RECORDS,
     show_default=True,
     help="How much of everything: W1 writes so many, W2 fetches so many and ten times as many.",

@@ -15,20 +15,21 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from syncline.sync import LocalError, TimedOut
+from syncline.sync import LocalError, SyncError, TimedOut
 
 ANSWER_S_MAX = 600.0
 CHECK_S = 0.25
 """How often somebody who waits for an answer looks whether all others are alive."""
 END_S_MAX = 20.0
 SAID_CHARS_MAX = 3000
-PARTS = ("_device", "_floor_part", "_bare", "_crowd", "_meter")
+PRELOADED = ("_actor", "_device", "_floor_part", "_bare", "_crowd", "_meter")
 _PACKAGE = __package__ or ""
 
 
@@ -36,8 +37,19 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([f"{_PACKAGE}.{name}" for name in PARTS])
+    context.set_forkserver_preload([f"{_PACKAGE}.{name}" for name in PRELOADED])
     return context
+
+
+@contextlib.contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Else each child would import the whole command line anew, and hold it in its memory."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 class Actor:
@@ -52,7 +64,8 @@ class Actor:
         self._process = context.Process(
             target=_play, args=(part, theirs, str(log)), name=name, daemon=True
         )
-        self._process.start()
+        with _no_main_module():
+            self._process.start()
         theirs.close()
 
     @property
@@ -102,10 +115,22 @@ class Actor:
         said = said[-SAID_CHARS_MAX:] or "it said nothing"
         return LocalError(f"{self.name} ended with code {self._process.exitcode}: {said}")
 
+    def leave(self) -> None:
+        """Let it close its files and go, without waiting for that; ``end`` waits."""
+        self._pipe.close()
+
     def end(self) -> None:
         """Let it close its files and go; it is killed when it does not."""
-        self._pipe.close()
+        self.leave()
         self._process.join(END_S_MAX)
+        self._forget()
+
+    def kill(self) -> None:
+        """End it at once, whatever it is at."""
+        self._pipe.close()
+        self._forget()
+
+    def _forget(self) -> None:
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join()
@@ -128,6 +153,8 @@ def _play(part: str, pipe: Connection, log: str) -> None:
                 return
             try:
                 reply = (True, getattr(player, method)(*args))
+            except (SyncError, OSError) as error:
+                reply = (False, f"{type(error).__name__}: {error}")
             except Exception:
                 reply = (False, traceback.format_exc(limit=-3))
             with contextlib.suppress(BrokenPipeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from . import _memory
 from ._actor import Actor
@@ -52,6 +53,13 @@ class Bench:
         else:
             return True
         return False
+
+    def excuse_relay(self, result: Result, *names: str) -> bool:
+        """Whether bytes can be counted on the way; else these figures are excused."""
+        there = self.url is None or urlsplit(self.url).scheme == "ws"
+        if not there:
+            result.cannot(names, "the relay that counts bytes does not speak TLS")
+        return there
 
 
 def fill(author: Actor, url: str, first: int, count: int) -> None:

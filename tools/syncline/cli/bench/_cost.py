@@ -7,10 +7,8 @@ JSON of the fields; every cost in bytes is a multiple of it.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from . import _memory
 from ._actor import Actor, together
@@ -21,7 +19,6 @@ from ._scale import payload_bytes
 from ._stage import SYNCLINE, Server, Stage
 
 PROCESSES = 4
-STARTS = 3
 PUSHES = 3
 GROWTH_MAX = 1.2
 US_PER_S = 1e6
@@ -89,8 +86,7 @@ def _excuse(bench: Bench, result: Result) -> None:
         cannot(_SERVER[1:], _memory.WHERE)
     if bench.url is not None:
         cannot((*_SERVER, *_DISK_SERVER), ELSEWHERE)
-        if urlsplit(bench.url).scheme != "ws":
-            cannot(_WIRE, "the relay that counts bytes does not speak TLS")
+    bench.excuse_relay(result, *(f"{spec.name}{end}" for spec in _WIRE for end in ("", "_growth")))
 
 
 class _Costs:
@@ -112,7 +108,7 @@ class _Costs:
         fill(author, server.url, 0, self._entries)
         reader = stage.client("reader")
         if can("wire_bootstrap_times"):
-            with self._metered(server.url) as (meter, url):
+            with stage.metered(server) as (meter, url):
                 reader.ask("sync", url)
                 up, down, _ = meter.ask("passed")
             yield "wire_bootstrap_times", (up + down) / self._entries / self._payload
@@ -125,7 +121,7 @@ class _Costs:
             stage.stop(server)
             yield "disk_server_times", self._on_disk(stage.disk_bytes("server.db"))
             starts = []
-            for _ in range(STARTS):
+            for _ in range(self._bench.scale.starts):
                 stage.stop(server)
                 server = stage.server()
                 starts.append(server.start_s)
@@ -158,13 +154,13 @@ class _Costs:
     def _more(self, server: Server) -> Iterator[tuple[str, float]]:
         """Ops on top of what is there: what they take in time, and on the wire at both ends."""
         stage, added = self._stage, self._bench.scale.added
-        author, reader = stage.client("author"), stage.client("reader")
+        author, reader = stage.clients("author", "reader")
         took = [self._push(author, server.url) for _ in range(PUSHES)]
         yield "op_us", statistics.median(took) * US_PER_S / added
         if self._can("wire_author_times"):
             with (
-                self._metered(server.url) as (meter, url),
-                self._metered(server.url) as (its, its_url),
+                stage.metered(server) as (meter, url),
+                stage.metered(server) as (its, its_url),
             ):
                 reader.ask("connect", its_url)
                 its.ask("passed")
@@ -186,14 +182,6 @@ class _Costs:
         self._written += self._bench.scale.added
         took: float = author.ask("sync", url)
         return took
-
-    @contextlib.contextmanager
-    def _metered(self, url: str) -> Iterator[tuple[Actor, str]]:
-        meter = self._stage.actor("meter", "_meter:Meter")
-        try:
-            yield meter, meter.ask("listen", url)
-        finally:
-            self._stage.end(meter)
 
 
 def gather_crowd(stage: Stage, server: Server, connections: int) -> list[Actor]:

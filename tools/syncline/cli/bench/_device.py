@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import msgpack
 
 from syncline.client import Connection, Notification, Replica, Session
 
@@ -23,11 +24,11 @@ def number_of(record: str) -> int:
     return int(record[1:])
 
 
-def digest_of(rows: Iterable[tuple[str, object]]) -> str:
-    """Of ids and fields, in the order of the ids."""
+def digest_of(rows: Iterable[tuple[str, Mapping[str, object]]]) -> str:
+    """Of ids and fields, in the order of the ids; in whatever order the fields are kept."""
     whole = hashlib.sha256()
-    for row in rows:
-        whole.update(json.dumps(row, sort_keys=True).encode())
+    for id_, fields in rows:
+        whole.update(msgpack.packb([id_, sorted(fields.items())]))
     return whole.hexdigest()
 
 

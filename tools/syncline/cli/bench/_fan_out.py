@@ -35,12 +35,12 @@ def run(bench: Bench, result: Result) -> None:
                 server = stage.server()
                 writer = stage.client("writer")
                 writer.ask("connect", server.url)
-                crowd = [
-                    stage.client(f"client-{index + 1}") for index in range(bench.scale.subscribers)
-                ]
+                numbers = range(1, bench.scale.subscribers + 1)
+                crowd = stage.clients(*(f"client-{number}" for number in numbers))
                 together(crowd, "connect", server.url)
                 for name, batch in (("burst", True), ("single", False)):
                     _spread(result, stage, writer, crowd, name, bench.scale.burst, batch)
+                stage.end(writer, *crowd)
 
 
 def _spread(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from . import _memory
@@ -31,34 +32,37 @@ SPECS = (
 
 
 def run(bench: Bench, result: Result) -> None:
-    memory = [
-        name
-        for name, there in (
-            ("client_peak_mib", bench.excuse_memory(result, "client_peak_mib")),
-            ("server_peak_mib", bench.excuse_memory(result, "server_peak_mib", server=True)),
-        )
-        if there
-    ]
+    can = {
+        "client_peak_mib": bench.excuse_memory(result, "client_peak_mib"),
+        "server_peak_mib": bench.excuse_memory(result, "server_peak_mib", server=True),
+        "cuts": bench.excuse_relay(result, "bootstrap_cut_s", "wire_mib", "cut_wire_times"),
+    }
     for records, small in ((bench.scale.records, True), (bench.scale.records_many, False)):
         with ExitStack() as exits:
             filled = []
             for side in bench.sides():
-                bench.say(f"{result.name}: {records} records go to {side.name}'s server")
+                bench.say(f"{result.name}: {records:,} records go to {side.name}'s server")
                 filled.append(_filled(exits.enter_context(bench.stage(side)), records))
             for _ in bench.rounds(result):
                 for one in filled:
-                    _fetch_all(result, one, small, memory)
+                    if small:
+                        _fetch(result, one, "_small_s")
+                    else:
+                        _fetch_many(result, one, can)
 
 
 @dataclass
 class _Filled:
-    """A server's file that holds so many records, and the digest of what must arrive."""
+    """A server that holds so many records, and the digest of what must arrive.
+
+    ``whole_bytes`` is what a first sync moves without a cut, once that was measured.
+    """
 
     stage: Stage
+    server: Server
     records: int
     digest: str
     whole_bytes: int = 0
-    """What a first sync moves without a cut, once that was measured."""
 
     def check(self, result: Result, reader: Actor) -> None:
         name = self.stage.side.name
@@ -66,64 +70,65 @@ class _Filled:
         same = reader.ask("digest") == self.digest
         result.expect(same, f"{name}: the fetched records differ from the author's")
 
+    @contextmanager
+    def reader(self, result: Result) -> Iterator[Actor]:
+        """A fresh client, which must have everything in the end; then it is forgotten."""
+        reader = self.stage.client("reader")
+        yield reader
+        self.check(result, reader)
+        self.stage.end(reader)
+        self.stage.remove("reader")
+
 
 def _filled(stage: Stage, records: int) -> _Filled:
     server = stage.server()
     author = stage.client("author")
     fill(author, server.url, 0, records)
-    filled = _Filled(stage, records, author.ask("digest"))
+    filled = _Filled(stage, server, records, author.ask("digest"))
     stage.end(author)
     stage.remove("author")
-    stage.stop(server)
     return filled
 
 
-def _fetch_all(result: Result, filled: _Filled, small: bool, memory: list[str]) -> None:
+def _fetch(result: Result, filled: _Filled, suffix: str) -> float | None:
+    """A first sync; the client's peak memory in MiB, where it can be told."""
+    side = filled.stage.side
+    with filled.reader(result) as reader:
+        took = reader.ask("sync", filled.server.url)
+        add(result, side, f"bootstrap{suffix}", took)
+        add(result, side, f"records{suffix}", filled.records / took)
+        return _memory.peak_mib(reader.pid) if _memory.can_measure() else None
+
+
+def _fetch_many(result: Result, filled: _Filled, can: dict[str, bool]) -> None:
     # A server that was just started: its peak is that of serving, not of having been filled.
     stage = filled.stage
-    server = stage.server()
-    _fetch(result, filled, server, small, memory)
-    if not small:
-        meter = stage.actor("meter", "_meter:Meter")
-        url = meter.ask("listen", server.url)
+    stage.stop(filled.server)
+    filled.server = stage.server()
+    peak = _fetch(result, filled, "_s")
+    if peak is not None:
+        add(result, stage.side, "client_peak_mib", peak)
+    if can["server_peak_mib"] and filled.server.process is not None:
+        pid = filled.server.process.pid
+        add(result, stage.side, "server_peak_mib", _memory.peak_mib(pid))
+    if not can["cuts"]:
+        return
+    with stage.metered(filled.server) as (meter, url):
         if not filled.whole_bytes:
             _, filled.whole_bytes = _fetch_through(result, filled, meter, url, 0)
             add(result, stage.side, "wire_mib", filled.whole_bytes / (1 << 20))
         took, moved = _fetch_through(result, filled, meter, url, CUTS)
         add(result, stage.side, "bootstrap_cut_s", took)
         add(result, stage.side, "cut_wire_times", moved / filled.whole_bytes)
-        stage.end(meter)
-    stage.stop(server)
-
-
-def _fetch(result: Result, filled: _Filled, server: Server, small: bool, memory: list[str]) -> None:
-    stage = filled.stage
-    reader = stage.client("reader")
-    took = reader.ask("sync", server.url)
-    suffix = "_small_s" if small else "_s"
-    add(result, stage.side, f"bootstrap{suffix}", took)
-    add(result, stage.side, f"records{suffix}", filled.records / took)
-    if not small:
-        if "client_peak_mib" in memory:
-            add(result, stage.side, "client_peak_mib", _memory.peak_mib(reader.pid))
-        if "server_peak_mib" in memory and server.process is not None:
-            add(result, stage.side, "server_peak_mib", _memory.peak_mib(server.process.pid))
-    filled.check(result, reader)
-    stage.end(reader)
-    stage.remove("reader")
 
 
 def _fetch_through(
     result: Result, filled: _Filled, meter: Actor, url: str, cuts: int
 ) -> tuple[float, int]:
     """Fetch through the meter; how long it took, and how many bytes it was."""
-    stage = filled.stage
-    reader = stage.client("reader")
-    meter.ask("cut_every", filled.whole_bytes // (cuts + 1) if cuts else None, cuts)
-    took = reader.ask("sync_through", url)
-    up, down, happened = meter.ask("passed")
-    result.equal(f"{stage.side.name}: cuts on the way", happened, cuts)
-    filled.check(result, reader)
-    stage.end(reader)
-    stage.remove("reader")
-    return took, up + down
+    with filled.reader(result) as reader:
+        meter.ask("cut_every", filled.whole_bytes // (cuts + 1) if cuts else None, cuts)
+        took = reader.ask("sync_through", url)
+        up, down, happened = meter.ask("passed")
+        result.equal(f"{filled.stage.side.name}: cuts on the way", happened, cuts)
+        return took, up + down

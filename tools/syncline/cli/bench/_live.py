@@ -21,7 +21,7 @@ def run(bench: Bench, result: Result) -> None:
         for side in bench.sides():
             with bench.stage(side) as stage:
                 server = stage.server()
-                a, b = stage.client("a"), stage.client("b")
+                a, b = stage.clients("a", "b")
                 for client in (a, b):
                     client.ask("connect", server.url)
                 b.ask("watch")

@@ -48,7 +48,7 @@ class Meter:
             port: int = self._server.sockets[0].getsockname()[1]
             return port
 
-        return f"ws://127.0.0.1:{self._do(start())}"
+        return f"ws://127.0.0.1:{self._do(start())}{parts.path}"
 
     def cut_every(self, count: int | None, cuts: int) -> None:
         """Cut each time that so many more bytes have come down, so many times in all."""

@@ -33,7 +33,7 @@ def run(bench: Bench, result: Result) -> None:
         for side in bench.sides():
             with bench.stage(side) as stage:
                 server = stage.server()
-                clients = [stage.client(name) for name in ("a", "b", "c")]
+                clients = stage.clients("a", "b", "c")
                 clients[0].ask("write_batch", 0, records)
                 for client in clients:
                     client.ask("sync", server.url)

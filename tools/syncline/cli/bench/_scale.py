@@ -34,6 +34,8 @@ class Scale:
     connections: int
     missed: int
     """Ops that a reconnecting crowd has to catch up with."""
+    starts: int
+    """How often the server is started to see how long that takes."""
     local_singles: int
 
     @staticmethod
@@ -49,7 +51,8 @@ class Scale:
             entries=(records // 10, 10 * records, *((100 * records,) if full else ())),
             added=part // 10,
             connections=max(40, part // 10),
-            missed=part // 100,
+            missed=max(4, part // 100),
+            starts=3 if records >= STANDARD // 10 else 1,
             local_singles=part // 10,
         )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -68,6 +69,11 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None:
+            # Nobody waits for those who may be in the middle of something.
+            for actor in self._actors:
+                actor.kill()
+            self._actors.clear()
         self._exits.__exit__(kind, error, trace)
 
     @property
@@ -97,9 +103,16 @@ class Stage:
 
     def client(self, name: str) -> Actor:
         """A process that plays a client of this side, with its file open."""
-        actor = self.actor(name, self.side.part)
-        actor.ask("open", str(self.file_of(name)), name, self.session, self.token)
-        return actor
+        return self.clients(name)[0]
+
+    def clients(self, *names: str) -> list[Actor]:
+        """Several of them, made side by side."""
+        actors = [self.actor(name, self.side.part) for name in names]
+        for name, actor in zip(names, actors, strict=True):
+            actor.tell("open", str(self.file_of(name)), name, self.session, self.token)
+        for actor in actors:
+            actor.answer()
+        return actors
 
     def file_of(self, name: str) -> Path:
         return self.folder / f"{name}.db"
@@ -120,8 +133,17 @@ class Stage:
         self._exits.callback(self._end, actor)
         return actor
 
+    @contextmanager
+    def metered(self, server: Server) -> Iterator[tuple[Actor, str]]:
+        """A relay before the server that counts what passes, and the address to use for it."""
+        meter = self.actor("meter", "_meter:Meter")
+        yield meter, meter.ask("listen", server.url)
+        self.end(meter)
+
     def end(self, *actors: Actor) -> None:
-        """End these clients, in order."""
+        """End these clients, side by side."""
+        for actor in actors:
+            actor.leave()
         for actor in actors:
             self._end(actor)
 
