@@ -1,4 +1,4 @@
-"""Commands that look at a replica or a server's data file: status, sessions, records, log,
+"""Commands that look at a replica or a server's data file: status, records, log,
 conflicts. They only read, and work while an app or a server has the file open.
 """
 
@@ -65,10 +65,11 @@ def _status_row(data: DataReader, session: SessionInfo) -> dict[str, Any]:
     counts = data.counts(session)
     if "pending_since" in counts:
         counts |= {"pending_since": when(counts["pending_since"]), "paused": session.paused}
-    return {**_session_row(session), **counts}
+    return {**session_row(session), **counts}
 
 
-def _session_row(session: SessionInfo) -> dict[str, Any]:
+def session_row(session: SessionInfo) -> dict[str, Any]:
+    """What a list of sessions says of one."""
     return {
         "session": session.id,
         "label": session.label,
@@ -76,21 +77,6 @@ def _session_row(session: SessionInfo) -> dict[str, Any]:
         "seq": session.seq,
         "hash": None if session.hash is None else session.hash.hex(),
     }
-
-
-@click.command()
-@click.argument("file")
-@json_option
-def sessions(file: str, as_json: bool) -> None:
-    """List the sessions in FILE with the place that each has reached.
-
-    \b
-    Example:
-      syncline sessions notes.db
-    """
-    with open_data(file) as data:
-        rows = [_session_row(session) for session in data.sessions()]
-    Output(as_json).many(("session", "label", "epoch", "seq"), rows)
 
 
 @click.command()

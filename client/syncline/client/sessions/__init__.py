@@ -15,11 +15,13 @@ from syncline.sync.sessions import (
     Attachment,
     ChangeModel,
     ChangeSystemPrompt,
+    Checkpoint,
     CheckpointSnapshot,
     CheckpointSource,
     ClearSession,
     Decision,
     DeliveryMode,
+    Difference,
     EventSource,
     ExecutionStatus,
     ForkSession,
@@ -28,6 +30,7 @@ from syncline.sync.sessions import (
     Message,
     Meter,
     PostCommitFailed,
+    RecordDifference,
     ResumeSession,
     RuntimeEvent,
     SendMessage,
@@ -77,6 +80,7 @@ from ._runner import TurnRunner
 from ._runtime import SessionRuntime, memory_store
 from ._timing import RealTiming, Timing
 from ._tools import BadCall, Subagent, Tool, ToolContext, ToolRegistry, ToolSchema
+from ._transfer import export_session, import_session
 
 __all__ = [
     "Agent",
@@ -90,6 +94,7 @@ __all__ = [
     "BadCall",
     "ChangeModel",
     "ChangeSystemPrompt",
+    "Checkpoint",
     "CheckpointSnapshot",
     "CheckpointSource",
     "Checkpoints",
@@ -98,6 +103,7 @@ __all__ = [
     "Decision",
     "Degraded",
     "DeliveryMode",
+    "Difference",
     "EventSource",
     "ExecutionStatus",
     "Finished",
@@ -114,6 +120,7 @@ __all__ = [
     "PostCommitFailed",
     "RealTiming",
     "ReasoningDelta",
+    "RecordDifference",
     "ReplicaCheckpoints",
     "ReplicaLog",
     "ReplicaSessionStore",
@@ -157,6 +164,8 @@ __all__ = [
     "WriteMetadata",
     "abort",
     "decide",
+    "export_session",
+    "import_session",
     "interrupt",
     "memory_store",
     "send",

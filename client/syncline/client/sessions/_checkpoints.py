@@ -52,7 +52,7 @@ from .._receipt import Receipt
 from .._rows import SessionState, pending_ops, runtime_version, session_row
 from .._session import EventRow, Session
 from .._writing import OpWriter
-from ._fork import write_fork
+from ._fork import Said, origin_of, write_session
 from ._history import Place, StateAt, place_at, records_at, state_at
 
 At = int | str | Checkpoint
@@ -172,6 +172,12 @@ class Checkpoints:
 
     # Changing the present.
 
+    def preview(self, to: At, *, collections: Collection[str] | None = None) -> Difference:
+        """What a rollback would write now; raises what ``state_at`` does."""
+        with self._core.database.reading():
+            now, then = self.state_at().records, self.state_at(to).records
+        return rollback_difference(now, then, collections)
+
     def rollback(
         self,
         to: At,
@@ -245,14 +251,32 @@ class Checkpoints:
         """
         with self._core.batch(), self._core.database.reading() as db:
             session = session_row(db, self._id)
-            if at is None:
-                place = Place(session.epoch, session.seq, session.hash)
-                records = _shown(db, session)
-            else:
-                place = self._place(db, session, at)
-                records = records_at(db, session, self._core.client(), place)
+            place, records = self._records(db, session, at)
             inherited = self.live_events(at) if events else ()
-            return write_fork(self._core, self._id, _new_id(), place, records, inherited, label)
+            said = [Said(event.type, event.payload, event.at) for event in inherited]
+            own: dict[str, Value] = {
+                "parent": self._id,
+                "forked_from": origin_of(self._id, place),
+            }
+            if label is not None:
+                own["label"] = label
+            return write_session(self._core, _new_id(), records, said, own)
+
+    def records_at(self, at: At | None = None) -> tuple[Place, dict[Key, Record]]:
+        """The records at a place with their stamps, dead ones too, and the place itself.
+
+        Raises what ``state_at`` does.
+        """
+        with self._core.database.reading() as db:
+            return self._records(db, session_row(db, self._id), at)
+
+    def _records(
+        self, db: sqlite3.Connection, session: SessionState, at: At | None
+    ) -> tuple[Place, dict[Key, Record]]:
+        if at is None:
+            return Place(session.epoch, session.seq, session.hash), _shown(db, session)
+        place = self._place(db, session, at)
+        return place, records_at(db, session, self._core.client(), place)
 
     # Places.
 
