@@ -9,11 +9,14 @@ renumbering, salt its digests, and die with it when it is erased.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from ._errors import InvalidValue, Malformed, MalformedFrame, TooLarge
+from ._forms import Digest, Form, Number, PlainFields, Salt, Time
 from ._names import (
     HEADER_COLLECTION,
     HEADER_ID,
@@ -22,7 +25,7 @@ from ._names import (
     check_record_id,
     is_id,
 )
-from ._values import Value, check_fields, pack, unpack
+from ._values import Value, check_field_names, check_fields, pack, unpack
 from ._vectors import NUMBER_MAX, VersionVector, serialise, validate
 
 SALT_BYTES = 16
@@ -42,9 +45,9 @@ class Stamp(NamedTuple):
     First the time (microseconds since the Unix epoch, UTC), then the client id as text, then ``n``.
     """
 
-    updated_at: int
+    updated_at: Time
     client: str
-    n: int
+    n: Number
 
 
 def decode_stamp(row: Any) -> Stamp:
@@ -61,7 +64,7 @@ class Dot(NamedTuple):
     """``(client, n)``: the op's idempotency key and, once accepted, its name for ever."""
 
     client: str
-    n: int
+    n: Number
 
 
 class Kind(IntEnum):
@@ -75,8 +78,7 @@ class Kind(IntEnum):
     ERASE = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """The whole record: writes the fields named, clears the others, marks it alive."""
 
     collection: str
@@ -85,8 +87,7 @@ class Put:
     fields: dict[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(msgspec.Struct, frozen=True):
     """Some fields: writes those named and marks the record alive."""
 
     collection: str
@@ -95,8 +96,7 @@ class Patch:
     fields: dict[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True):
     """Marks the record dead; its fields are kept until tombstones are collected."""
 
     collection: str
@@ -104,23 +104,20 @@ class Delete:
     context: VersionVector
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """Something that happened: appended once, never edited."""
 
     type: str
     payload: dict[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
-class Resolve:
+class Resolve(msgspec.Struct, frozen=True):
     """Closes a conflict everywhere."""
 
     conflict_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Erase:
+class Erase(msgspec.Struct, frozen=True):
     """What these clients wrote before this entry is gone: a change of the server's own alone.
 
     ``rewritten`` are the seqs of the entries that lost content by it, each with the digest of its
@@ -145,7 +142,8 @@ def encode_body(changes: Sequence[Change]) -> bytes:
         match change:
             case Put() | Patch():
                 kind = Kind.PUT if type(change) is Put else Kind.PATCH
-                row = [kind, change.collection, change.id, serialise(change.context), change.fields]
+                context = serialise(change.context)
+                row = [kind, change.collection, change.id, context, change.fields]
             case Delete():
                 row = [Kind.DELETE, change.collection, change.id, serialise(change.context)]
             case Event():
@@ -161,6 +159,12 @@ def encode_body(changes: Sequence[Change]) -> bytes:
             _check_size(change)
     _check_op_size(body, len(changes))
     return body
+
+
+_ONE_CHANGE: Form[tuple[tuple[int, str, str, dict[str, int], dict[str, Value]]]] = Form(
+    tuple[tuple[int, str, str, dict[str, int], PlainFields]]
+)
+"""The body of a put or patch of plain fields."""
 
 
 def _check_op_size(body: bytes, changes: int) -> None:
@@ -195,6 +199,16 @@ def decode_body(body: bytes) -> list[Change]:
 
     Raises Malformed (3001), InvalidValue (3019) or TooLarge (3011): all final for the op.
     """
+    if len(body) <= RECORD_BYTES_MAX and (usual := _ONE_CHANGE.read_canonical(body)) is not None:
+        ((kind, collection, id_, context, fields),) = usual
+        check_collection(collection)
+        check_record_id(id_)
+        validate(context)
+        check_field_names(fields)
+        if kind == Kind.PUT and collection != HEADER_COLLECTION:
+            return [Put(collection, id_, context, fields)]
+        if kind == Kind.PATCH:
+            return [Patch(collection, id_, context, fields)]
     _check_op_size(body, 0)
     try:
         rows = unpack(body)
@@ -226,7 +240,7 @@ def same_content(body: bytes, other: bytes) -> bool:
 
 def _without_context(change: Change) -> bytes:
     if isinstance(change, RecordChange):
-        change = replace(change, context={})
+        change = msgspec.structs.replace(change, context={})
     return encode_body([change])
 
 
@@ -306,11 +320,18 @@ class VoidOp:
     running: bytes
 
 
+_Stamps = Annotated[tuple[Time, ...], msgspec.Meta(min_length=1, max_length=OP_CHANGES_MAX)]
+_OP: Form[tuple[int, bytes, tuple[int, ...], bytes, Dot | None]] = Form(
+    tuple[Number, Salt, _Stamps, bytes, Dot | None]
+)
+_VOID: Form[tuple[int, bytes]] = Form(tuple[Number, Digest])
+
+
 def encode_op(op: Op | VoidOp) -> bytes:
     """The op's bytes in a ``push`` frame."""
     if isinstance(op, VoidOp):
         return pack([op.n, op.running])
-    return pack([op.n, op.salt, op.stamps, op.body, op.former])
+    return pack(op)
 
 
 def decode_op(data: bytes) -> Op | VoidOp:
@@ -318,26 +339,13 @@ def decode_op(data: bytes) -> Op | VoidOp:
 
     The body is not looked into here: see ``decode_body``.
     """
-    match unpack(data, array_len_max=OP_CHANGES_MAX):
-        case [int(n), bytes(running)] if is_number(n) and len(running) == DIGEST_BYTES:
-            return VoidOp(n, running)
-        case [int(n), bytes(salt), list(stamps), bytes(body), former] if (
-            is_number(n)
-            and len(salt) == SALT_BYTES
-            and stamps
-            and all(type(at) is int and 0 <= at <= NUMBER_MAX for at in stamps)
-        ):
-            return Op(n, salt, tuple(stamps), body, _decode_former(former))
+    op = _OP.read(data)
+    if op is not None and (op[4] is None or is_id(op[4].client)):
+        return Op._make(op)
+    void = _VOID.read(data)
+    if void is not None:
+        return VoidOp(*void)
     raise MalformedFrame("an op's envelope has the wrong shape")
-
-
-def _decode_former(former: Any) -> Dot | None:
-    match former:
-        case None:
-            return None
-        case [str(client), int(n)] if is_number(n) and is_id(client):
-            return Dot(client, n)
-    raise MalformedFrame("an op's former dot has the wrong shape")
 
 
 def is_number(n: object) -> bool:

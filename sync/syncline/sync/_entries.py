@@ -26,9 +26,9 @@ from ._changes import (
     Event,
     Stamp,
     decode_body,
-    is_number,
 )
 from ._errors import MalformedFrame, Refused
+from ._forms import Form, Number, Time
 from ._names import is_id
 from ._settle import Effect, Outcome
 from ._values import pack, unpack
@@ -62,12 +62,12 @@ class Entry(NamedTuple):
     which something was erased has its two digests in the place of the salt: see ``_erasure``.
     """
 
-    epoch: int
-    seq: int
+    epoch: Number
+    seq: Number
     client: str
-    n: int
+    n: Number
     outcome: Outcome
-    accepted_at: int
+    accepted_at: Time
     salt: bytes
     effects: bytes
     body: bytes
@@ -105,54 +105,19 @@ class Entry(NamedTuple):
         return self.salt.hex()
 
     def encode(self) -> bytes:
-        return pack(
-            [
-                self.epoch,
-                self.seq,
-                self.client,
-                self.n,
-                self.outcome,
-                self.accepted_at,
-                self.salt,
-                self.effects,
-                self.body,
-            ]
-        )
+        return pack(self)
 
     @staticmethod
     def decode(data: bytes) -> Entry:
         """The entry of its bytes. Raises MalformedFrame (3001)."""
-        match unpack(data):
-            case [
-                epoch,
-                seq,
-                client,
-                n,
-                outcome,
-                accepted_at,
-                bytes(salt),
-                bytes(effects),
-                bytes(body),
-            ] if (
-                is_number(epoch)
-                and is_number(seq)
-                and is_id(client)
-                and is_number(n)
-                and type(outcome) is int
-                and 0 <= outcome <= 3
-                and type(accepted_at) is int
-                and 0 <= accepted_at <= NUMBER_MAX
-                and len(salt) in (SALT_BYTES, ERASED_SALT_BYTES)
-            ):
-                return Entry(
-                    epoch, seq, client, n, Outcome(outcome), accepted_at, salt, effects, body
-                )
-        raise MalformedFrame("a log entry has the wrong shape")
+        entry = _ENTRY.read(data)
+        if entry is None or len(entry.salt) not in _SALT_SIZES or not is_id(entry.client):
+            raise MalformedFrame("a log entry has the wrong shape")
+        return entry
 
     def hash(self, previous: bytes) -> bytes:
         """The chain's hash at this entry."""
-        header = pack([self.epoch, self.seq, self.client, self.n, self.outcome, self.accepted_at])
-        return sha256(b"en" + previous + header + self.digests).digest()
+        return sha256(b"en" + previous + pack(self[:6]) + self.digests).digest()
 
     def read(self) -> list[AcceptedChange]:
         """Its changes, each with the stamp as accepted and its effect (None: simply applied).
@@ -168,6 +133,10 @@ class Entry(NamedTuple):
             AcceptedChange(change, Stamp(at, self.client, self.n), Effect.decode(effect))
             for change, at, effect in zip(changes, stamps, effects, strict=True)
         ]
+
+
+_ENTRY: Form[Entry] = Form(Entry)
+_SALT_SIZES = (SALT_BYTES, ERASED_SALT_BYTES)
 
 
 class AcceptedChange(NamedTuple):
@@ -189,7 +158,14 @@ def encode_effects(stamps: Sequence[int], effects: Sequence[Effect | None]) -> b
     return pack([list(stamps), rows])
 
 
+_PLAIN_EFFECTS: Form[tuple[list[int], None]] = Form(tuple[list[Time], None])
+"""Of an op whose changes simply applied."""
+
+
 def _decode_effects(data: bytes, count: int) -> tuple[list[int], list[Any]]:
+    plain = _PLAIN_EFFECTS.read(data)
+    if plain is not None and len(plain[0]) == count:
+        return plain[0], [None] * count
     match unpack(data):
         case [list(stamps), None] if len(stamps) == count:
             effects: list[Any] = [None] * count

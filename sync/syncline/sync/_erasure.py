@@ -21,6 +21,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from hashlib import sha256
 
+import msgspec
+
 from ._changes import Change, Event, Patch, Put, RecordChange, encode_body
 from ._conflicts import Conflict
 from ._entries import AcceptedChange, Entry, encode_effects
@@ -92,7 +94,8 @@ def _bare_fields(collection: str, fields: Mapping[str, Value]) -> dict[str, Valu
 def _bare_change(change: Change) -> Change:
     match change:
         case Put() | Patch():
-            return replace(change, fields=_bare_fields(change.collection, change.fields))
+            fields = _bare_fields(change.collection, change.fields)
+            return msgspec.structs.replace(change, fields=fields)
         case Event():
             return Event(change.type, {})
     return change

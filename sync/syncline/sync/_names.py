@@ -8,6 +8,7 @@ within a size. What begins with ``$`` is Syncline's own (but for record ids, whi
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NewType
 
 from ._errors import InvalidValue
@@ -41,7 +42,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 def is_id(value: object) -> bool:
     """Whether ``value`` can be the id of a client or a session."""
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
+    return isinstance(value, str) and len(value) <= ID_CHARS_MAX and _is_id(value)
+
+
+@lru_cache(4096)
+def _is_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
 
 
 def check_id(value: object, what: str) -> str:
@@ -64,6 +70,11 @@ def check_name(
     """
     if not isinstance(value, str):
         raise InvalidValue(f"{what} must be text, not {type(value).__name__}", what=what)
+    if type(value) is not str:
+        value = str.__str__(value)  # Of a type of its own, it has no MessagePack bytes.
+    if value.isascii() and value.isprintable() and 0 < len(value) <= bytes_max:
+        if value[0] != "$" or own:
+            return value
     if not value:
         raise InvalidValue(f"{what} must not be empty", what=what)
     try:

@@ -7,11 +7,13 @@ largest stamp of all, and the vector of the ops in it. Fields below the floor ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ._changes import DELETED, Dot, Stamp, decode_stamp
 from ._errors import InvalidValue, MalformedFrame
+from ._forms import Form, PlainFields
 from ._values import Value, are_names, canonical, check_decoded, pack, unpack
 from ._vectors import VersionVector, clip, covers, is_vector, merge, serialise
 
@@ -37,21 +39,34 @@ class Record(NamedTuple):
 
     def encode(self) -> bytes:
         """The canonical bytes: equal for equal records, on every machine."""
-        apart = {name: stamp for name, stamp in self.stamps.items() if stamp != self.life}
+        life = self.life
+        apart = {
+            name: stamp
+            for name, stamp in self.stamps.items()
+            if stamp is not life and stamp != life
+        }
         return pack(
-            [
+            (
                 serialise(self.vector),
                 self.alive,
-                self.life,
-                True if self.floor == self.life else self.floor,
+                life,
+                True if self.floor == life else self.floor,
                 _sorted_fields(self.fields),
-                dict(sorted(apart.items())),
-            ]
+                dict(sorted(apart.items())) if len(apart) > 1 else apart,
+            )
         )
 
     @staticmethod
     def decode(data: bytes) -> Record:
         """The record of its canonical bytes. Raises MalformedFrame (3001)."""
+        usual = _STATE.read_canonical(data)
+        if usual is not None:
+            vector, alive, life, floor, fields, apart = usual
+            stamps = _stamps(fields, apart, life)
+            if not isinstance(floor, bool):
+                return Record(fields, stamps, floor, alive, life, vector)
+            if floor:
+                return Record(fields, stamps, life, alive, life, vector)
         try:
             vector, alive, life_row, floor_row, fields, apart = unpack(data)
             if not type(fields) is type(apart) is dict or type(alive) is not bool:
@@ -67,22 +82,34 @@ class Record(NamedTuple):
                 if floor_row is None
                 else decode_stamp(floor_row)
             )
-            stamps = (
-                {name: decode_stamp(apart[name]) if name in apart else life for name in fields}
-                if apart
-                else dict.fromkeys(fields, life)
-            )
+            stamps = {name: decode_stamp(row) for name, row in apart.items()}
         except (TypeError, ValueError, InvalidValue) as error:
             raise MalformedFrame("a record's state has the wrong shape") from error
-        return Record(fields, stamps, floor, alive, life, vector)
+        return Record(fields, _stamps(fields, stamps, life), floor, alive, life, vector)
+
+
+_STATE: Form[
+    tuple[dict[str, int], bool, Stamp, bool | Stamp | None, dict[str, Value], dict[str, Stamp]]
+] = Form(tuple[dict[str, int], bool, Stamp, bool | Stamp | None, PlainFields, dict[str, Stamp]])
+
+
+def _stamps(
+    fields: Mapping[str, Value], apart: Mapping[str, Stamp], life: Stamp
+) -> dict[str, Stamp]:
+    stamps = dict.fromkeys(fields, life)
+    if apart:
+        stamps.update((name, apart[name]) for name in fields if name in apart)
+    return stamps
 
 
 def _sorted_fields(fields: dict[str, Value]) -> dict[str, Value]:
-    for value in fields.values():
-        if type(value) is dict or type(value) is list:
-            # Only these hide maps whose keys need an order of their own.
-            return unpack(canonical(fields))  # type: ignore[no-any-return]
+    if not _NESTED.isdisjoint(map(type, fields.values())):
+        # Only these hide maps whose keys need an order of their own.
+        return unpack(canonical(fields))  # type: ignore[no-any-return]
     return dict(sorted(fields.items()))
+
+
+_NESTED: frozenset[type] = frozenset({dict, list})
 
 
 class Lost(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgpack
+import msgspec
 
 from ._errors import InvalidValue, MalformedFrame
 from ._names import check_name
@@ -31,11 +32,8 @@ def check_fields(fields: object) -> dict[str, Value]:
     """
     if type(fields) is not dict:
         raise InvalidValue(f"fields must be a dict, not {type(fields).__name__}", path="")
+    check_field_names(fields)
     for name, value in fields.items():
-        if name not in _good_names:
-            _good_names[check_name(name, "field name")] = None
-            if len(_good_names) > GOOD_NAMES_MAX:
-                _good_names.clear()
         kind = type(value)
         if kind is bool or (kind is str and value.isascii()):
             continue
@@ -43,9 +41,23 @@ def check_fields(fields: object) -> dict[str, Value]:
     return fields
 
 
-GOOD_NAMES_MAX = 4096
-_good_names: dict[str, None] = {}
-"""Field names that passed their check. An app has few, and writes them all the time."""
+GOOD_SHAPES_MAX = 1024
+GOOD_SHAPE_FIELDS_MAX = 64
+_good_shapes: set[tuple[object, ...]] = set()
+"""Field names of records that passed their check: an app has few, and writes them all the time."""
+
+
+def check_field_names(fields: Mapping[Any, object]) -> None:
+    """Raises InvalidValue (3019) unless all keys can be names of fields."""
+    shape = tuple(fields)
+    if shape in _good_shapes:
+        return
+    for name in shape:
+        check_name(name, "field name")
+    if len(shape) <= GOOD_SHAPE_FIELDS_MAX:
+        if len(_good_shapes) >= GOOD_SHAPES_MAX:
+            _good_shapes.clear()
+        _good_shapes.add(shape)
 
 
 def check_value(value: object, path: str = "", depth: int = 1) -> None:
@@ -122,10 +134,8 @@ def _bad(path: str, problem: str) -> InvalidValue:
     return InvalidValue(f"the value at '{shown}' {problem}", path=shown)
 
 
-def pack(value: object) -> bytes:
-    """MessagePack bytes of plain data, keys in the order given."""
-    packed: bytes = msgpack.packb(value, use_bin_type=True)
-    return packed
+pack = msgspec.msgpack.Encoder().encode
+"""MessagePack bytes of plain data, keys in the order given."""
 
 
 def canonical(value: Value) -> bytes:

@@ -31,7 +31,10 @@ class Order(Enum):
 
 def covers(vector: VersionVector, other: VersionVector) -> bool:
     """Whether ``vector`` has seen all that ``other`` has (``vector >= other``)."""
-    return all(vector.get(client, 0) >= n for client, n in other.items())
+    for client, n in other.items():
+        if vector.get(client, 0) < n:
+            return False
+    return True
 
 
 def compare(a: VersionVector, b: VersionVector) -> Order:
