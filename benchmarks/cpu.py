@@ -14,12 +14,16 @@ import argparse
 import cProfile
 import os
 import pstats
+import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import msgpack
 
 from syncline.client import Replica
 from syncline.client._engine import ClientEngine
@@ -27,8 +31,41 @@ from syncline.server._engine import ServerEngine
 from syncline.server._peer import Connected, Consumed, Drained, Input, Received, Send
 from syncline.server._sqlite_store import SqliteStore
 
-from . import floor
-from .heart import fields_of
+
+def fields_of(number: int) -> dict[str, Any]:
+    """A record of six fields, about 200 bytes as JSON."""
+    return {
+        "id": f"record-{number:08}",
+        "title": f"{number:08} " + "t" * 31,
+        "body": "b" * 80,
+        "done": number % 2 == 0,
+        "priority": number % 5,
+        "updatedAt": 1_760_000_000_000 + number,
+    }
+
+
+class Bare:
+    """The same two rows a write with ``sqlite3`` alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = sqlite3.connect(path, isolation_level=None)
+        self.db.execute("PRAGMA journal_mode=WAL")
+        self.db.execute("PRAGMA synchronous=FULL")
+        self.db.execute("CREATE TABLE records (id TEXT PRIMARY KEY, at INT, body BLOB)")
+        self.db.execute("CREATE TABLE outbox (n INTEGER PRIMARY KEY, id TEXT, at INT, body BLOB)")
+
+    def write(self, numbers: Iterable[int]) -> None:
+        """One commit for all of them."""
+        self.db.execute("BEGIN IMMEDIATE")
+        for number in numbers:
+            row = (f"r{number}", number, msgpack.packb(fields_of(number)))
+            self.db.execute(
+                "INSERT INTO records VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+                " at = excluded.at, body = excluded.body WHERE excluded.at > at",
+                row,
+            )
+            self.db.execute("INSERT INTO outbox (id, at, body) VALUES (?, ?, ?)", row)
+        self.db.execute("COMMIT")
 
 
 class Clock:
@@ -103,27 +140,21 @@ def run(folder: Path, records: int, clock: Clock) -> None:
     server = ServerEngine(store)
     with Replica(folder / "a.db", client_id="a") as a, Replica(folder / "b.db") as b:
         session = a.create_session("cpu")
-        bare = floor.open_file(folder / "bare.db")
+        bare = Bare(folder / "bare.db")
 
         def single() -> None:
             for number in range(500):
                 with clock.on("write"):
                     session.put("notes", f"single-{number}", fields_of(number))
                 with clock.on("bare"):
-                    floor.write(bare, f"single-{number}", number, fields_of(number))
+                    bare.write([records + number])
 
         def batch() -> None:
             with clock.on("write"), a.batch():
                 for number in range(records):
                     session.put("notes", f"r{number}", fields_of(number))
             with clock.on("bare"):
-                bare.execute("BEGIN IMMEDIATE")
-                for number in range(records):
-                    body = floor.encoded(fields_of(number))
-                    bare.execute(floor.UPSERT, (f"r{number}", number, body))
-                    row = (f"r{number}", number, body)
-                    bare.execute("INSERT INTO outbox (id, at, body) VALUES (?, ?, ?)", row)
-                bare.execute("COMMIT")
+                bare.write(range(records))
 
         _report("single", 500, measured(clock, single))
         _report("batch", records, measured(clock, batch))
@@ -131,7 +162,7 @@ def run(folder: Path, records: int, clock: Clock) -> None:
         _report("first sync", records + 500, measured(clock, Wire(clock, server, b, 2).sync))
         assert b.session(session.id).count("notes") == records + 500
         assert not b._core.pending_count(None) and not a._core.pending_count(None)
-        bare.close()
+        bare.db.close()
     store.close()
 
 

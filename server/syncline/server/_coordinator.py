@@ -20,7 +20,6 @@ from syncline.sync import (
     Malformed,
     Op,
     OpRefused,
-    RecordChange,
     Refused,
     ReplicaCloned,
     VoidOp,
@@ -31,7 +30,7 @@ from syncline.sync import (
 from ._audit import Author, sign_in_row
 from ._auth import ANONYMOUS
 from ._settling import REPEAT_BYTES_MAX, SessionWork, busy
-from ._store import Device, Head, Identity, LogRow, RecordKey, Store, Transaction
+from ._store import Device, Head, Identity, LogRow, Store, Transaction
 
 AHEAD_US_MAX = 60_000_000
 BUG_TRIES_MAX = 3
@@ -264,15 +263,7 @@ class _Attempt:
             return
         self.lanes[lane] = None
         decoded = _decoded(part.ops, work.last(push.author.client).n)
-        work.load(
-            {
-                RecordKey(change.collection, change.id)
-                for changes in decoded
-                if isinstance(changes, list)
-                for change in changes
-                if isinstance(change, RecordChange)
-            }
-        )
+        work.load(part.ops, decoded)
         repeat_bytes = 0
         for op, changes in zip(part.ops, decoded, strict=True):
             try:

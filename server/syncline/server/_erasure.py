@@ -217,6 +217,7 @@ def _erase_session(store: Store, found: _Found, clients: Collection[str], now: i
             )
             changes = [erasure]
             op = Op(work.last(me.client).n + 1, os.urandom(16), (now,), encode_body(changes))
+            work.load([op], [changes])
             refused = work.take(me, op, changes)
             assert refused is None, "the server's own op is taken"
         work.relabel()

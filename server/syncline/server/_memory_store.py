@@ -223,11 +223,13 @@ class _MemoryTransaction:
         self._undo.append(partial(store._ids.remove, session))
         return head
 
-    def last_ops(self, session: str) -> dict[str, LastOp]:
+    def last_ops(self, session: str, clients: Collection[str]) -> dict[str, LastOp]:
         found = self._store._sessions.get(session)
-        return {} if found is None else dict(found.last_ops)
+        if found is None:
+            return {}
+        return {client: found.last_ops[client] for client in clients if client in found.last_ops}
 
-    def records(self, session: str, keys: Iterable[RecordKey]) -> dict[RecordKey, bytes]:
+    def records(self, session: str, keys: Collection[RecordKey]) -> dict[RecordKey, bytes]:
         found = self._store._sessions.get(session)
         if found is None:
             return {}
@@ -239,10 +241,12 @@ class _MemoryTransaction:
         index = None if found is None else found.index_by_dot.get(dot)
         return None if found is None or index is None else found.log[index]
 
-    def entry_of(self, session: str, salt: bytes) -> LogRow | None:
+    def entries_of(self, session: str, salts: Collection[bytes]) -> dict[bytes, LogRow]:
         found = self._store._sessions.get(session)
-        index = None if found is None else found.index_by_salt.get(salt)
-        return None if found is None or index is None else found.log[index]
+        if found is None:
+            return {}
+        index = found.index_by_salt
+        return {salt: found.log[index[salt]] for salt in salts if salt in index}
 
     def refusal_at(self, session: str, dot: Dot) -> RefusalRow | None:
         found = self._store._sessions.get(session)

@@ -235,9 +235,10 @@ class ServerSessionStore:
             if (0 if head is None else head.seq) != view.seq:
                 return None
             work = SessionWork(tx, session_id, self._store.identity(), now, AHEAD_US_MAX)
-            work.load(RecordKey(change.collection, change.id) for change in changes)
             n = work.last(self._author.client).n + 1
-            refused = work.take(self._author, Op(n, os.urandom(16), stamps, body), list(changes))
+            op = Op(n, os.urandom(16), stamps, body)
+            work.load([op], [changes])
+            refused = work.take(self._author, op, list(changes))
             if refused is not None:
                 raise refusal(refused.code, refused.reason, refused.detail)
             work.write()

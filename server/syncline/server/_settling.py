@@ -7,11 +7,12 @@ op changes that overlay wholly or not at all: everything that can fail is done b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from syncline.sync import (
     DELETED,
+    DIGEST_BYTES,
     HEADER_COLLECTION,
     HEADER_ID,
     NO_HASH,
@@ -38,7 +39,6 @@ from syncline.sync import (
     Refused,
     Resolve,
     SessionDeleted,
-    Settled,
     StaleStamp,
     Stamp,
     TooLarge,
@@ -46,7 +46,6 @@ from syncline.sync import (
     conflicts_of,
     deletes_session,
     encode_effects,
-    events_in,
     genesis,
     is_deleted,
     op_digest,
@@ -79,6 +78,7 @@ LABEL_CHARS_MAX = 200
 """A label in a listing is cut here, so that a page of them fits into a frame."""
 BUSY_RETRY_MS = 1000
 
+_NO_OP = LastOp(0, NO_HASH)
 _HEADER = RecordKey(HEADER_COLLECTION, HEADER_ID)
 _DELETED = DELETED.encode()
 
@@ -90,6 +90,18 @@ class _Held:
     record: Record | None
     bytes_bound: int
     seq: int = 0
+
+
+@dataclass(slots=True)
+class _Met:
+    """What came of an op: the records that it leaves, its outcome, effects and conflicts."""
+
+    records: list[tuple[RecordKey, _Held]] = field(default_factory=list)
+    outcome: Outcome = Outcome.APPLIED
+    effects: list[Effect | None] = field(default_factory=list)
+    conflicts: list[Conflict | Closed] = field(default_factory=list)
+    turns: list[tuple[int, Event]] = field(default_factory=list)
+    events: int = 0
 
 
 class SessionWork:
@@ -106,8 +118,9 @@ class SessionWork:
         self._now = now
         self._stamp_max = now + ahead_us_max
         self._head = tx.head(session)
-        self._last = tx.last_ops(session) if self._head is not None else {}
-        self._vector = {client: last.n for client, last in self._last.items()}
+        self._last: dict[str, LastOp] = {}
+        # The session's vector, as far as it was asked for: see _load_clients.
+        self._vector: dict[str, int] = {}
         known = self._head
         self.previous_seq = self._seq = known.seq if known is not None else 0
         self.previous_hash = self._hash = (
@@ -135,10 +148,30 @@ class SessionWork:
         return replace(self._head, epoch=epoch, seq=self._seq, hash=self._hash, label=self._label)
 
     def last(self, client: str) -> LastOp:
-        return self._last.get(client) or LastOp(0, NO_HASH)
+        if client not in self._last:
+            self._load_clients([client])
+        return self._last[client]
 
-    def load(self, keys: Iterable[RecordKey]) -> None:
-        """Read the records that ops will touch, all at once."""
+    def load(
+        self, ops: Iterable[Op | VoidOp], decoded: Iterable[Sequence[Change] | Exception | None]
+    ) -> None:
+        """Read what these ops will meet, with one read for each table.
+
+        ``decoded`` are the changes of each. Nothing is taken that was not loaded.
+        """
+        keys: set[RecordKey] = set()
+        clients: set[str] = set()
+        for changes in decoded:
+            if not isinstance(changes, Exception):
+                for change in changes or ():
+                    if isinstance(change, RecordChange):
+                        keys.add(RecordKey(change.collection, change.id))
+                        clients.update(change.context)
+        self._load_records(keys)
+        self._load_clients(clients)
+        self._load_salts([op.salt for op in ops if isinstance(op, Op)])
+
+    def _load_records(self, keys: Iterable[RecordKey]) -> None:
         held, states = self._held, self._states
         # Every op is held against the header: nothing follows the deletion of a session.
         keys = keys if self._deleted is not None else {*keys, _HEADER}
@@ -148,6 +181,23 @@ class SessionWork:
         if self._deleted is None:
             state = states.get(_HEADER, b"")
             self._deleted = _DELETED in state and is_deleted(Record.decode(state))
+
+    def _load_clients(self, clients: Iterable[str]) -> None:
+        missing = {client for client in clients if client not in self._last}
+        if not missing:
+            return
+        found = {} if self._head is None else self._tx.last_ops(self.session, missing)
+        for client in missing:
+            self._last[client] = found.get(client, _NO_OP)
+        self._vector.update((client, last.n) for client, last in found.items())
+
+    def _load_salts(self, salts: Collection[bytes]) -> None:
+        if self._head is None:
+            return
+        salt_by_name = {salt: salt for salt in salts}
+        salt_by_name.update((salt_digest(salt), salt) for salt in salts)
+        for name, row in self._tx.entries_of(self.session, salt_by_name).items():
+            self._rows_by_salt[salt_by_name[name]] = row
 
     def take(
         self, author: Author, op: Op | VoidOp, changes: Sequence[Change] | Exception | None
@@ -216,7 +266,7 @@ class SessionWork:
 
     def relabel(self) -> None:
         """Read the label again, after an erasure of what the header says."""
-        self.load([_HEADER])
+        self._load_records([_HEADER])
         header = self._record(_HEADER).record
         self._label = "" if header is None else _label_of(header)
 
@@ -242,9 +292,7 @@ class SessionWork:
 
         After copies of replicas and restores of servers nobody can say under which: the salt can.
         """
-        row = self._rows_by_salt.get(op.salt) or self._tx.entry_of(self.session, op.salt)
-        if row is None:
-            row = self._tx.entry_of(self.session, salt_digest(op.salt))
+        row = self._rows_by_salt.get(op.salt)
         refusal = None if op.former is None else self._refusal_at(op.former)
         if row is None and refusal is None:
             return None
@@ -293,52 +341,11 @@ class SessionWork:
             raise changes or AssertionError("an op came without its changes")
         if len(op.stamps) != len(changes):
             raise Malformed(f"{len(op.stamps)} stamps for {len(changes)} changes")
-        client, n = author.client, op.n
-        outcome = Outcome.APPLIED
-        effects: list[Effect | None] = []
-        settled: list[tuple[RecordKey, Settled, int]] = []
-        turns: list[tuple[int, Event]] = []
-        plain = True
-        for change, at in zip(changes, op.stamps, strict=True):
-            if isinstance(change, RecordChange):
-                key = RecordKey(change.collection, change.id)
-                held = self._record(key)
-                record = held.record
-                if at > self._stamp_max and (record is None or at > record.life.updated_at + 1):
-                    raise self._ahead(at)
-                one = settle(record, change, Stamp(at, client, n), self._vector)
-                if record is not None and deletes_session(change):
-                    _check_last(record, Stamp(at, client, n))
-                bound = held.bytes_bound + len(op.body)
-                if bound > STATE_BYTES_MAX:
-                    bound = self._measured(key, one.record)
-                settled.append((key, one, bound))
-                effects.append(one.effect)
-                if one.outcome > outcome:
-                    outcome = one.outcome
-                plain = plain and one.effect is None
-            else:
-                # A resolve's stamp decides nothing, so no clock can make it wrong.
-                if at > self._stamp_max and type(change) is Event:
-                    raise self._ahead(at)
-                if type(change) is Erase and client != self._store.store_id:
-                    raise Malformed("only the server itself erases")
-                if type(change) is Event and change.type in TURN_EVENTS:
-                    turns.append((len(effects), change))
-                effects.append(None)
-                plain = plain and type(change) is not Resolve
+        client, n, epoch = author.client, op.n, self._store.epoch
+        met = self._meet(author, op, changes)
         seq = self._seq + 1
-        entry = Entry(
-            self._store.epoch,
-            seq,
-            client,
-            n,
-            outcome,
-            self._now,
-            op.salt,
-            encode_effects(op.stamps, effects),
-            op.body,
-        )
+        effects = encode_effects(op.stamps, met.effects)
+        entry = Entry(epoch, seq, client, n, met.outcome, self._now, op.salt, effects, op.body)
         data = entry.encode()
         if len(data) > ENTRY_BYTES_MAX:
             raise TooLarge(
@@ -346,13 +353,10 @@ class SessionWork:
                 bytes=len(data),
                 bytes_max=ENTRY_BYTES_MAX,
             )
-        hash_ = entry.hash(self._hash)
-        running = self._running(author, n, op_digest(op.salt, op.body))
-        row = LogRow(seq, hash_, client, n, events_in(changes), data, op.salt)
-        conflicts: list[Conflict | Closed] = []
-        if not plain:
-            for change, at, effect in zip(changes, op.stamps, effects, strict=True):
-                conflicts += conflicts_of(AcceptedChange(change, Stamp(at, client, n), effect))
+        digests = entry.digests
+        hash_ = entry.hash(self._hash, digests)
+        running = self._running(author, n, digests[:DIGEST_BYTES])
+        row = LogRow(seq, hash_, client, n, met.events, data, op.salt)
 
         # Nothing below can fail but for the store, which rolls the whole group back.
         self._exist()
@@ -361,18 +365,53 @@ class SessionWork:
         self._rows_by_dot[Dot(client, n)] = row
         self._rows_by_salt[op.salt] = row
         self._advance(client, LastOp(n, running))
-        for key, one, bound in settled:
-            self._held[key] = _Held(one.record, bound, seq)
-            if key == _HEADER:
-                self._label = _label_of(one.record)
-                self._deleted = is_deleted(one.record)
-        if conflicts:
-            self._conflicts += conflicts
-            place = (entry.epoch, seq, n)
-            self._ledger += lost_rows(self._now, self.session, author, place, conflicts)
-        for index, event in turns:
-            at_event = (entry.epoch, seq, index, n)
+        for key, held in met.records:
+            held.seq = seq
+            self._held[key] = held
+            if key == _HEADER and held.record is not None:
+                self._label = _label_of(held.record)
+                self._deleted = is_deleted(held.record)
+        if met.conflicts:
+            self._conflicts += met.conflicts
+            place = (epoch, seq, n)
+            self._ledger += lost_rows(self._now, self.session, author, place, met.conflicts)
+        for index, event in met.turns:
+            at_event = (epoch, seq, index, n)
             self._ledger.append(turn_row(self._now, self.session, author, at_event, event))
+
+    def _meet(self, author: Author, op: Op, changes: Sequence[Change]) -> _Met:
+        """Settle each change against what it meets; nothing is noted of it yet."""
+        met = _Met()
+        for index, (change, at) in enumerate(zip(changes, op.stamps, strict=True)):
+            stamp = Stamp(at, author.client, op.n)
+            effect = None
+            if isinstance(change, RecordChange):
+                key = RecordKey(change.collection, change.id)
+                held = self._record(key)
+                record = held.record
+                if at > self._stamp_max and (record is None or at > record.life.updated_at + 1):
+                    raise self._ahead(at)
+                outcome, after, effect = settle(record, change, stamp, self._vector)
+                if record is not None and deletes_session(change):
+                    _check_last(record, stamp)
+                bound = held.bytes_bound + len(op.body)
+                if bound > STATE_BYTES_MAX:
+                    bound = self._measured(key, after)
+                met.records.append((key, _Held(after, bound)))
+                met.outcome = max(met.outcome, outcome)
+            elif type(change) is Event:
+                if at > self._stamp_max:
+                    raise self._ahead(at)
+                if change.type in TURN_EVENTS:
+                    met.turns.append((index, change))
+                met.events += 1
+            elif type(change) is Erase and author.client != self._store.store_id:
+                raise Malformed("only the server itself erases")
+            met.effects.append(effect)
+            # A resolve's stamp decides nothing, so no clock can make it wrong.
+            if effect is not None or type(change) is Resolve:
+                met.conflicts += conflicts_of(AcceptedChange(change, stamp, effect))
+        return met
 
     def _record(self, key: RecordKey) -> _Held:
         held = self._held.get(key)

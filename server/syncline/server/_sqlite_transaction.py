@@ -29,6 +29,9 @@ from ._store import (
 )
 
 LOG_COLUMNS = "seq, hash, client, n, events, entry, salt"
+AMONG_WIDTHS = (1, 8, 64)
+"""Values that a statement asks for at once; what is too many is filled up with nulls."""
+AMONG_MAX = AMONG_WIDTHS[-1]
 HEAD_BY_ID = "SELECT epoch, seq, hash, genesis, floor, label FROM sessions WHERE id = ?"
 
 
@@ -102,23 +105,22 @@ class SqliteTransaction:
         )
         return Head(self._epoch, 0, genesis, genesis, 0)
 
-    def last_ops(self, session: str) -> dict[str, LastOp]:
-        rows = self._all(
-            "SELECT client, n, running FROM clients WHERE session = ?", (self._number(session),)
-        )
+    def last_ops(self, session: str, clients: Collection[str]) -> dict[str, LastOp]:
+        sql = "SELECT client, n, running FROM clients WHERE session = ? AND client IN"
+        rows = self._among(sql, (self._number(session),), sorted(clients))
         return {client: LastOp(n, running) for client, n, running in rows}
 
-    def records(self, session: str, keys: Iterable[RecordKey]) -> dict[RecordKey, bytes]:
+    def records(self, session: str, keys: Collection[RecordKey]) -> dict[RecordKey, bytes]:
         number = self._number(session)
-        found = {}
-        for key in keys:
-            row = self._one(
-                "SELECT state FROM records WHERE session = ? AND collection = ? AND id = ?",
-                (number, *key),
-            )
-            if row is not None:
-                found[key] = row[0]
-        return found
+        ids: dict[str, list[str]] = {}
+        for collection, id_ in sorted(keys):
+            ids.setdefault(collection, []).append(id_)
+        sql = "SELECT id, state FROM records WHERE session = ? AND collection = ? AND id IN"
+        return {
+            RecordKey(collection, id_): state
+            for collection, among in ids.items()
+            for id_, state in self._among(sql, (number, collection), among)
+        }
 
     def entry_at(self, session: str, dot: Dot) -> LogRow | None:
         row = self._one(
@@ -127,12 +129,11 @@ class SqliteTransaction:
         )
         return None if row is None else LogRow(*row)
 
-    def entry_of(self, session: str, salt: bytes) -> LogRow | None:
-        row = self._one(
-            f"SELECT {LOG_COLUMNS} FROM log WHERE session = ? AND salt = ?",
-            (self._number(session), salt),
-        )
-        return None if row is None else LogRow(*row)
+    def entries_of(self, session: str, salts: Collection[bytes]) -> dict[bytes, LogRow]:
+        # Left to itself, SQLite may read the whole session instead.
+        sql = f"SELECT {LOG_COLUMNS} FROM log INDEXED BY log_salt WHERE session = ? AND salt IN"
+        found = map(LogRow._make, self._among(sql, (self._number(session),), sorted(salts)))
+        return {row.salt: row for row in found}
 
     def refusal_at(self, session: str, dot: Dot) -> RefusalRow | None:
         row = self._one(
@@ -296,6 +297,19 @@ class SqliteTransaction:
             return self._db.execute(sql, values).fetchone()
         except sqlite3.Error as error:
             raise self._failed(error) from error
+
+    def _among(
+        self, sql: str, values: tuple[Any, ...], among: Sequence[str | bytes]
+    ) -> Iterator[Any]:
+        """The rows of a query that ends in ``IN``, a few statements for any number of values."""
+        start = 0
+        while start < len(among):
+            part = among[start : start + AMONG_MAX]
+            width = next(width for width in AMONG_WIDTHS if width >= len(part))
+            marks = ", ".join("?" * width)
+            padding = (None,) * (width - len(part))
+            yield from self._all(f"{sql} ({marks})", (*values, *part, *padding))
+            start += AMONG_MAX
 
     def _all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
         self.check()

@@ -145,17 +145,18 @@ class Transaction(Protocol):
     def create(self, session: str, genesis: bytes, at: int) -> Head:
         """Make the session, with an empty log, in the store's epoch."""
 
-    def last_ops(self, session: str) -> dict[str, LastOp]:
-        """By client; their numbers are the session's version vector."""
+    def last_ops(self, session: str, clients: Collection[str]) -> dict[str, LastOp]:
+        """The last op of each of these clients that has any; their numbers are the session's
+        version vector, as far as it names them."""
 
-    def records(self, session: str, keys: Iterable[RecordKey]) -> dict[RecordKey, bytes]:
+    def records(self, session: str, keys: Collection[RecordKey]) -> dict[RecordKey, bytes]:
         """The states of those records that exist."""
 
     def entry_at(self, session: str, dot: Dot) -> LogRow | None:
         """The entry of an op."""
 
-    def entry_of(self, session: str, salt: bytes) -> LogRow | None:
-        """The entry of an op by its salt, under whatever dot it came into the log."""
+    def entries_of(self, session: str, salts: Collection[bytes]) -> dict[bytes, LogRow]:
+        """The entries of ops by their salts, under whatever dot they came into the log."""
 
     def refusal_at(self, session: str, dot: Dot) -> RefusalRow | None:
         """The refusal of an op."""

@@ -78,7 +78,7 @@ class Kind(IntEnum):
     ERASE = 6
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """The whole record: writes the fields named, clears the others, marks it alive."""
 
     collection: str
@@ -87,7 +87,7 @@ class Put(msgspec.Struct, frozen=True):
     fields: dict[str, Value]
 
 
-class Patch(msgspec.Struct, frozen=True):
+class Patch(msgspec.Struct, frozen=True, gc=False):
     """Some fields: writes those named and marks the record alive."""
 
     collection: str
@@ -96,7 +96,7 @@ class Patch(msgspec.Struct, frozen=True):
     fields: dict[str, Value]
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Marks the record dead; its fields are kept until tombstones are collected."""
 
     collection: str
@@ -104,20 +104,20 @@ class Delete(msgspec.Struct, frozen=True):
     context: VersionVector
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """Something that happened: appended once, never edited."""
 
     type: str
     payload: dict[str, Value]
 
 
-class Resolve(msgspec.Struct, frozen=True):
+class Resolve(msgspec.Struct, frozen=True, gc=False):
     """Closes a conflict everywhere."""
 
     conflict_id: str
 
 
-class Erase(msgspec.Struct, frozen=True):
+class Erase(msgspec.Struct, frozen=True, gc=False):
     """What these clients wrote before this entry is gone: a change of the server's own alone.
 
     ``rewritten`` are the seqs of the entries that lost content by it, each with the digest of its

@@ -115,9 +115,10 @@ class Entry(NamedTuple):
             raise MalformedFrame("a log entry has the wrong shape")
         return entry
 
-    def hash(self, previous: bytes) -> bytes:
-        """The chain's hash at this entry."""
-        return sha256(b"en" + previous + pack(self[:6]) + self.digests).digest()
+    def hash(self, previous: bytes, digests: bytes | None = None) -> bytes:
+        """The chain's hash at this entry; ``digests`` are its own, where the caller has them."""
+        digests = self.digests if digests is None else digests
+        return sha256(b"en" + previous + pack(self[:6]) + digests).digest()
 
     def read(self) -> list[AcceptedChange]:
         """Its changes, each with the stamp as accepted and its effect (None: simply applied).
@@ -153,9 +154,9 @@ def encode_effects(stamps: Sequence[int], effects: Sequence[Effect | None]) -> b
     The list of effects is nil when every change simply applied.
     """
     rows: list[Any] | None = None
-    if any(effect is not None for effect in effects):
+    if effects.count(None) < len(effects):
         rows = [None if effect is None else effect.encode() for effect in effects]
-    return pack([list(stamps), rows])
+    return pack((stamps, rows))
 
 
 _PLAIN_EFFECTS: Form[tuple[list[int], None]] = Form(tuple[list[Time], None])

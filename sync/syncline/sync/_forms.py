@@ -1,9 +1,9 @@
 """The usual forms of what travels, each decoded and checked in one step by a typed decoder.
 
-Nearly every op is one put or patch of plain fields, and every entry and most states have one shape.
-A form takes these at the speed of C, and leaves the rest (nested values, bytes, what another encoder
-chose, and all that is wrong) to the general decoder, ``unpack``, which takes more and says what is
-the matter. So a form may be narrower than what the protocol allows, and must never be wider.
+Nearly every op is one put or patch of plain fields, and every entry and most states have one
+shape. A form takes these at the speed of C, and leaves the rest (nested values, bytes, what another
+encoder chose, and all that is wrong) to the general decoder, ``unpack``, which takes more and says
+what is the matter. So a form may be narrower than what the protocol allows, and never wider.
 
 Where a form has maps, only the bytes that this encoder would make of the value are taken: what
 names a key twice comes out shorter.

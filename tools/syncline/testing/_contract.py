@@ -109,7 +109,7 @@ class StoreContract:
     def test_an_unknown_session_reads_as_empty(self, store: Store) -> None:
         with store.transaction() as tx:
             assert tx.head("s") is None
-            assert tx.last_ops("s") == {}
+            assert tx.last_ops("s", ["ann"]) == {}
             assert tx.records("s", [RecordKey("notes", "n1")]) == {}
             assert tx.entry_at("s", Dot("ann", 1)) is None
             assert tx.refusal_at("s", Dot("ann", 1)) is None
@@ -199,8 +199,11 @@ class StoreContract:
         rows = make_session(store, 3)
         with store.transaction() as tx:
             assert tx.entry_at("s", Dot("ann", 2)) == rows[1]
-            assert tx.entry_of("s", rows[1].salt) == rows[1]
-            assert tx.entry_of("s", b"?" * 16) is None
+            salts = [row.salt for row in rows]
+            assert tx.entries_of("s", [salts[2], b"?" * 16, salts[1]]) == dict(
+                zip(salts[1:], rows[1:], strict=True)
+            )
+            assert tx.entries_of("s", []) == tx.entries_of("t", salts) == {}
             assert tx.entry_at("s", Dot("ann", 4)) is None
             assert tx.entry_at("s", Dot("bob", 2)) is None
 
@@ -231,7 +234,8 @@ class StoreContract:
             tx.set_last_ops("s", {"ann": LastOp(1, b"1" * 32), "bob": LastOp(4, b"4" * 32)})
             tx.set_last_ops("s", {"ann": LastOp(2, b"2" * 32)})
             expected = {"ann": LastOp(2, b"2" * 32), "bob": LastOp(4, b"4" * 32)}
-            assert tx.last_ops("s") == expected
+            assert tx.last_ops("s", ["ann", "bob", "eve"]) == expected
+            assert tx.last_ops("s", ["bob"]) == {"bob": LastOp(4, b"4" * 32)}
         assert store.last_op("s", "bob") == LastOp(4, b"4" * 32)
         assert store.last_op("s", "eve") is None
 
