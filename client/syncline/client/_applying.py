@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from syncline.sync import (
-    HEADER_COLLECTION,
     Closed,
     Conflict,
     Diverged,
     Dot,
     Entry,
+    Event,
     MalformedFrame,
     Outcome,
     RecordChange,
@@ -27,8 +27,8 @@ from syncline.sync import (
     conflicts_of,
     decode_body,
     encode_body,
+    encode_effects,
     events_in,
-    fold,
     pack,
     running_hash,
 )
@@ -117,12 +117,14 @@ def apply_entries(
     for entry, item in fresh:
         chain = entry.hash(chain)
         own = _settle_own(db, session, client, entry, outbox, applied)
-        events = _fold_entry(page, entry, applied, own)
+        events = _add_entry(page, entry, applied, own)
         n, running = (None, None) if own is None else (own.n, own.running)
         salt = None if own is None or entry.erased else own.salt
         rows.append((session.key, entry.seq, chain, events, item, salt, n, running))
         if entry.n > vector.get(entry.client, 0):
             vector[entry.client] = entry.n
+    for collection, names in page.fold():
+        applied.fields.setdefault(collection, set()).update(names)
     drop_pending(db, session.key, [n for n, _ in applied.settled])
     db.executemany(
         "INSERT OR REPLACE INTO syncline_entries (session, seq, hash, events, entry, salt, n,"
@@ -217,34 +219,20 @@ def take_back_refused(
     return Pending(entry.n, entry.salt, stamps, entry.body, row[0], None, True, at)
 
 
-def _fold_entry(page: Page, entry: Entry, applied: Applied, own: Pending | None) -> int:
-    accepted = entry.read()
-    as_written = own is not None and own.stamps == tuple(a.stamp.updated_at for a in accepted)
-    for item in accepted:
-        applied.conflicts.extend(conflicts_of(item))
-        change = item.change
-        if not isinstance(change, RecordChange):
-            continue
-        quiet = as_written and item.effect is None
-        if quiet and page.settle_quietly(change, entry.client, entry.n, entry.seq):
-            continue
-        key = (change.collection, change.id)
-        row = page.row(key)
-        if entry.seq <= row.seq:
-            continue  # A bootstrap's page had it already.
-        base = fold(row.canonical, change, item.stamp, item.effect)
-        if not row.has_base:
-            row.visible = base
-        else:
-            row.base = base
-            # An own op that applied as it was written moves from the outbox into the base, and
-            # what shows stays as it is. Anything else is predicted again.
-            if not quiet:
-                page.stale.add(key)
-        row.seq = entry.seq
-        if change.collection != HEADER_COLLECTION:
-            applied.fields.setdefault(change.collection, set()).update(base.fields)
-    events = events_in([item.change for item in accepted])
+def _add_entry(page: Page, entry: Entry, applied: Applied, own: Pending | None) -> int:
+    """Put an entry's changes on the page; how many of them are events."""
+    if own is not None and own.body == entry.body:
+        as_written = encode_effects(own.stamps, ())
+        if entry.effects == as_written and page.add_quiet(entry):
+            return 0
+    events = 0
+    for accepted in entry.read():
+        change = accepted.change
+        if isinstance(change, RecordChange):
+            page.add(entry, accepted)
+        events += type(change) is Event
+        if accepted.effect is not None or type(change) is Resolve:
+            applied.conflicts.extend(conflicts_of(accepted))
     if own is None:
         applied.events += events
     return events
@@ -282,9 +270,10 @@ def repredict(
 ) -> None:
     """Predict these records afresh (after a refusal, a new stamp, a new number)."""
     page = Page(db, session.gen)
-    bases = {key: page.row(key).canonical for key in keys}
-    if not bases:
+    page.read(list(keys))
+    if not page.rows:
         return
+    bases = {key: row.canonical for key, row in page.rows.items()}
     ops = ops_touching(db, session, set(bases))
     for key, record in predict(ops, bases, client, session.vector).items():
         row = page.rows[key]

@@ -45,10 +45,12 @@ def apply_page(
     anything was erased.
     """
     applied, erased = Applied(), False
+    before: Sequence[bytes] = ()
     for run, erasure in _runs(data):
-        applied.add(apply_entries(db, session, client, seq, previous, run))
-        for entry in map(Entry.decode, run):
+        for entry in map(Entry.decode, before):
             previous = entry.hash(previous)
+        applied.add(apply_entries(db, session, client, seq, previous, run))
+        before = run
         seq += len(run)
         if erasure is not None:
             applied.remote |= _erase(db, session, client, erasure, seq - 1)
@@ -60,6 +62,9 @@ def apply_page(
 
 def _runs(data: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], Erase | None]]:
     """The page cut behind each erasure."""
+    if _LEAD not in b"".join(data):
+        yield data, None
+        return
     start = 0
     for end, item in enumerate(data, 1):
         erasure = _erasure_in(item)

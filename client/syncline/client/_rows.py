@@ -6,7 +6,7 @@ Every function takes the connection of a transaction that its caller holds.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from syncline.sync import (
     NotFound,
     Record,
     decode_body,
+    decode_stamps,
+    in_parts,
     pack,
     unpack,
 )
@@ -222,7 +224,7 @@ _PENDING = (
 def _pending(row: tuple[Any, ...]) -> Pending:
     n, salt, stamps, body, running, client, former_n, sent, written_at, lost_seq = row
     former = None if client is None else Dot(client, former_n)
-    read = () if stamps is None else tuple(unpack(stamps))
+    read = () if stamps is None else decode_stamps(stamps)
     return Pending(n, salt, read, body, running, former, bool(sent), written_at, lost_seq)
 
 
@@ -279,8 +281,15 @@ def pending_values(session: int, op: Pending) -> tuple[Any, ...]:
 
 def drop_pending(db: sqlite3.Connection, session: int, numbers: Sequence[int]) -> None:
     """Take these ops out of the outbox."""
+    runs: list[tuple[int, int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], n
+        else:
+            runs.append((n, n))
     db.executemany(
-        "DELETE FROM syncline_outbox WHERE session=? AND n=?", [(session, n) for n in numbers]
+        "DELETE FROM syncline_outbox WHERE session=? AND n BETWEEN ? AND ?",
+        [(session, *run) for run in runs],
     )
 
 
@@ -341,18 +350,50 @@ class RecordState:
     def canonical(self) -> Record | None:
         return self.base if self.has_base else self.visible
 
+    @staticmethod
+    def of(stored: StoredRecord | None) -> RecordState:
+        """The row as it is stored; None for one that is not there."""
+        if stored is None:
+            return RecordState(None, None, False, 0)
+        base = None if stored.base is None else _record(stored.base)
+        return RecordState(_record(stored.state), base, stored.base is not None, stored.seq)
+
+
+class StoredRecord(NamedTuple):
+    """A record's row, not decoded; see ``_schema``."""
+
+    id: str
+    state: bytes
+    base: bytes | None
+    seq: int
+
 
 def record_state(db: sqlite3.Connection, gen: int, collection: str, id_: str) -> RecordState:
     row = db.execute(
-        "SELECT state, base, seq FROM syncline_records WHERE gen=? AND collection=? AND id=?",
+        "SELECT id, state, base, seq FROM syncline_records WHERE gen=? AND collection=? AND id=?",
         (gen, collection, id_),
     ).fetchone()
-    if row is None:
-        return RecordState(None, None, False, 0)
-    state, base, seq = row
-    return RecordState(
-        _record(state), None if base is None else _record(base), base is not None, seq
-    )
+    return RecordState.of(None if row is None else StoredRecord(*row))
+
+
+def stored_records(
+    db: sqlite3.Connection, gen: int, keys: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], StoredRecord]:
+    """Those of these records that have a row, read a few dozen at a time."""
+    ids: dict[str, list[str]] = {}
+    for collection, id_ in keys:
+        ids.setdefault(collection, []).append(id_)
+    found = {}
+    for collection, wanted in ids.items():
+        for marks, part in in_parts(wanted):
+            rows = db.execute(
+                "SELECT id, state, base, seq FROM syncline_records"
+                f" WHERE gen=? AND collection=? AND id IN ({marks})",
+                (gen, collection, *part),
+            )
+            for row in map(StoredRecord._make, rows):
+                found[collection, row.id] = row
+    return found
 
 
 def _record(data: bytes) -> Record | None:

@@ -10,7 +10,16 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from syncline.sync import Closed, Conflict, Damaged, Dot, MalformedFrame, pack, unpack
+from syncline.sync import (
+    Closed,
+    Conflict,
+    Damaged,
+    Dot,
+    MalformedFrame,
+    in_parts,
+    pack,
+    unpack,
+)
 
 from ._ledger import seal
 from ._sqlite_schema import SCHEMA
@@ -29,9 +38,6 @@ from ._store import (
 )
 
 LOG_COLUMNS = "seq, hash, client, n, events, entry, salt"
-AMONG_WIDTHS = (1, 8, 64)
-"""Values that a statement asks for at once; what is too many is filled up with nulls."""
-AMONG_MAX = AMONG_WIDTHS[-1]
 HEAD_BY_ID = "SELECT epoch, seq, hash, genesis, floor, label FROM sessions WHERE id = ?"
 
 
@@ -302,14 +308,8 @@ class SqliteTransaction:
         self, sql: str, values: tuple[Any, ...], among: Sequence[str | bytes]
     ) -> Iterator[Any]:
         """The rows of a query that ends in ``IN``, a few statements for any number of values."""
-        start = 0
-        while start < len(among):
-            part = among[start : start + AMONG_MAX]
-            width = next(width for width in AMONG_WIDTHS if width >= len(part))
-            marks = ", ".join("?" * width)
-            padding = (None,) * (width - len(part))
-            yield from self._all(f"{sql} ({marks})", (*values, *part, *padding))
-            start += AMONG_MAX
+        for marks, part in in_parts(among):
+            yield from self._all(f"{sql} ({marks})", (*values, *part))
 
     def _all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
         self.check()

@@ -28,10 +28,12 @@ from ._changes import (
     check_collection,
     decode_body,
     decode_op,
+    decode_stamps,
     deletes_session,
     encode_body,
     encode_op,
     same_content,
+    touched,
 )
 from ._conflicts import (
     Closed,
@@ -183,7 +185,7 @@ from ._settle import (
     seen_stamp,
     settle,
 )
-from ._sqlite import wal_reset_fault
+from ._sqlite import in_parts, wal_reset_fault
 from ._values import (
     INT_MAX,
     INT_MIN,
@@ -363,6 +365,7 @@ __all__ = [
     "decode_body",
     "decode_conflict",
     "decode_op",
+    "decode_stamps",
     "decode_to_client",
     "decode_to_server",
     "deletes_session",
@@ -378,6 +381,7 @@ __all__ = [
     "events_in",
     "fold",
     "genesis",
+    "in_parts",
     "increment",
     "is_deleted",
     "is_final",
@@ -394,6 +398,7 @@ __all__ = [
     "seen_stamp",
     "serialise",
     "settle",
+    "touched",
     "unpack",
     "validate",
     "wal_reset_fault",

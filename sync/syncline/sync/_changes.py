@@ -165,6 +165,9 @@ _ONE_CHANGE: Form[tuple[tuple[int, str, str, dict[str, int], dict[str, Value]]]]
     tuple[tuple[int, str, str, dict[str, int], PlainFields]]
 )
 """The body of a put or patch of plain fields."""
+_ONE_TOUCHED: Form[tuple[tuple[int, str, str, dict[str, int], msgspec.Raw]]] = Form(
+    tuple[tuple[int, str, str, dict[str, int], msgspec.Raw]]
+)
 
 
 def _check_op_size(body: bytes, changes: int) -> None:
@@ -226,6 +229,19 @@ def decode_body(body: bytes) -> list[Change]:
         if len(set(touched)) != len(touched):
             raise Malformed("an op changes one record twice; changes of one record are folded")
     return changes
+
+
+def touched(body: bytes) -> list[tuple[str, str, VersionVector]] | None:
+    """Collection, id and context of each record that a body touches; its fields are not read.
+
+    For a body that was checked before. None when it has other changes than puts and patches.
+    """
+    usual = _ONE_TOUCHED.read(body)
+    if usual is not None:
+        return [usual[0][1:4]]
+    changes = decode_body(body)
+    found = [(c.collection, c.id, c.context) for c in changes if isinstance(c, Put | Patch)]
+    return found if len(found) == len(changes) else None
 
 
 def same_content(body: bytes, other: bytes) -> bool:
@@ -324,6 +340,7 @@ _Stamps = Annotated[tuple[Time, ...], msgspec.Meta(min_length=1, max_length=OP_C
 _OP: Form[tuple[int, bytes, tuple[int, ...], bytes, Dot | None]] = Form(
     tuple[Number, Salt, _Stamps, bytes, Dot | None]
 )
+_STAMPS: Form[tuple[int, ...]] = Form(_Stamps)
 _VOID: Form[tuple[int, bytes]] = Form(tuple[Number, Digest])
 
 
@@ -346,6 +363,14 @@ def decode_op(data: bytes) -> Op | VoidOp:
     if void is not None:
         return VoidOp(*void)
     raise MalformedFrame("an op's envelope has the wrong shape")
+
+
+def decode_stamps(data: bytes) -> tuple[int, ...]:
+    """An op's stamps as they were packed. Raises MalformedFrame (3001)."""
+    stamps = _STAMPS.read(data)
+    if stamps is None:
+        raise MalformedFrame("an op's stamps have the wrong shape")
+    return stamps
 
 
 def is_number(n: object) -> bool:
