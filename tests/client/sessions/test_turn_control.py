@@ -42,6 +42,7 @@ from syncline.client.sessions import (
     send,
     turn_state,
 )
+from syncline.client.sessions._driver import to_its_end
 from syncline.sync import NotFound
 from syncline.sync.sessions import PromptAgent, PromptUser
 
@@ -479,3 +480,27 @@ def test_a_runner_in_a_thread_serves_and_closes(stage: Stage) -> None:
         send(session, "one")
         assert done.wait(10)
     assert log(session)[-1] == "session.status idle completed"
+
+
+async def test_who_is_cut_twice_hears_of_it_when_the_work_has_ended() -> None:
+    go, ended = asyncio.Event(), []
+
+    async def work() -> None:
+        await go.wait()
+        ended.append("work")
+
+    async def caller() -> None:
+        try:
+            await to_its_end(work())
+        finally:
+            ended.append("caller")
+
+    calling = asyncio.ensure_future(caller())
+    for _ in range(2):
+        await asyncio.sleep(0)
+        calling.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert ended == ["work", "caller"]

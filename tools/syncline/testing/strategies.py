@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import typing
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
+from msgspec import structs
 from pydantic import BaseModel, ValidationError
 
 from syncline.sync import (
@@ -279,7 +280,7 @@ class _Sight:
     def write(self, device: str, n: int, change: RecordChange, at: int) -> None:
         before = self._seen[device].get(change.id)
         if before is not None:
-            change = replace(change, context=before.vector)
+            change = structs.replace(change, context=before.vector)
             at = max(at, before.life.updated_at + 1)
         self._seen[device][change.id] = fold(before, change, Stamp(at, device, n), None)
 

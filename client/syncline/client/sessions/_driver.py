@@ -93,17 +93,26 @@ class Bench:
 
 
 async def in_thread(call: Callable[..., T], *args: Any) -> T:
-    """Run what may wait for the disk off the loop; once begun it runs to its end.
+    """Run what may wait for the disk off the loop; once begun it runs to its end."""
+    return await to_its_end(asyncio.to_thread(call, *args))
 
-    Also when the caller is cancelled, who hears of it after that end.
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work``, which goes on to its end when the caller is cancelled.
+
+    Who is cancelled, however often, hears of it after that end.
     """
-    running = asyncio.ensure_future(asyncio.to_thread(call, *args))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait({running})
-        running.exception()  # Whoever is cancelled does not ask for it any more.
-        raise
+    running = asyncio.ensure_future(work)
+    cut: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError as error:
+            cut = error
+    if cut is None:
+        return running.result()
+    running.exception()  # Whoever is cancelled does not ask for it any more.
+    raise cut
 
 
 class Driver:
@@ -170,15 +179,17 @@ class Driver:
             return await self._supervise()
         except asyncio.CancelledError:
             # Its host stops it in order: the turn rests, and the next runner goes on with it.
-            await self._end(StopReason.SERVER_RESTART)
+            await to_its_end(self._end(StopReason.SERVER_RESTART))
             raise
         except Fenced:
-            return await self._fenced_out()
+            return await to_its_end(self._fenced_out())
         except Exception as error:
             logger.exception("a turn of session %s failed", self.log.session_id)
-            return await self._end(StopReason.ERROR, error=error)
+            return await to_its_end(self._end(StopReason.ERROR, error=error))
         finally:
-            await self._stop_workers()
+            # A parent that is cut cancels this one, who may have found out by itself: what runs
+            # under it has stopped before it has.
+            await to_its_end(self._stop_workers())
             metering.pop(self.log.session_id, None)
 
     async def _supervise(self) -> TurnResult:
