@@ -96,6 +96,7 @@ def _identities(file: DataFile, problems: Problems) -> dict[int, bytes]:
     for n, salt, identity in file.rows("ledger_identities", columns):
         with problems.named(f"ledger_identities row {n}"):
             need((salt is None) == (identity is None), "was cleared by half")
+            need(n not in digests, "is there twice")
             if salt is not None and identity is not None:
                 need(len(salt) == SALT_BYTES, "has a salt of the wrong length")
                 decode_exact(identity)
