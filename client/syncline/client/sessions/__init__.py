@@ -59,6 +59,7 @@ from syncline.sync.sessions import (
 from ._agent import Agent, NoHooks, TurnHooks, TurnResult
 from ._checkpoints import At, Checkpoints, Rollback
 from ._control import abort, decide, interrupt, send, turn_state
+from ._event_log import EventLog
 from ._facets import ReplicaCheckpoints, ReplicaLog
 from ._file_store import JsonSessionStore
 from ._history import StateAt
@@ -78,6 +79,7 @@ from ._responder import (
 )
 from ._runner import TurnRunner
 from ._runtime import SessionRuntime, memory_store
+from ._stream import EventStream
 from ._timing import RealTiming, Timing
 from ._tools import BadCall, Subagent, Tool, ToolContext, ToolRegistry, ToolSchema
 from ._transfer import export_session, import_session
@@ -104,7 +106,9 @@ __all__ = [
     "Degraded",
     "DeliveryMode",
     "Difference",
+    "EventLog",
     "EventSource",
+    "EventStream",
     "ExecutionStatus",
     "Finished",
     "ForkSession",

@@ -84,6 +84,10 @@ class Conversation:
             self.transcript.add(logged)
             self.prompt.add(logged)
 
+    def pass_over(self, logged: LogItem) -> None:
+        """Take notice of an event that a rollback took out: what it cost was spent."""
+        self.usage.add(logged)
+
     def add_all(self, events: Iterable[LogItem]) -> Conversation:
         """Fold these; returns itself."""
         for logged in events:
