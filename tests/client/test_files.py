@@ -129,7 +129,7 @@ def test_a_wal_that_is_missing_costs_what_was_in_it_and_nothing_else(folder: Pat
         assert [op.n for op in replica.session("s").pending()] == [1, 2]
 
 
-def test_what_was_not_checkpointed_is_there_after_the_process_is_gone(folder: Path) -> None:
+def test_R1_4_what_was_not_checkpointed_is_there_after_the_process_is_gone(folder: Path) -> None:
     path = folder / "ann"
     child = os.fork()
     if child == 0:

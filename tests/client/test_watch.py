@@ -48,7 +48,7 @@ def test_an_op_is_told_per_collection_and_a_batch_after_its_end(wire: Wire) -> N
     assert [n.receipt_id for n in told] == [receipt.id for receipt in receipts]
 
 
-def test_remote_changes_conflicts_and_events_are_told_by_origin(wire: Wire) -> None:
+def test_R1_3_remote_changes_conflicts_and_events_are_told_by_origin(wire: Wire) -> None:
     ann, bob = wire.open("ann"), wire.open("bob")
     ann.session("s").put("n", "r", {"x": 0})
     wire.sync(ann)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.client.wire import NOW, Wire, state_of
@@ -481,7 +482,7 @@ def test_a_receipt_that_this_replica_does_not_know_is_not_found(ann: Replica, id
 # Sessions and events.
 
 
-def test_a_session_is_made_offline_with_its_label(ann: Replica) -> None:
+def test_R1_1_a_session_is_made_offline_with_its_label(ann: Replica) -> None:
     made = ann.create_session("notes")
     assert made.label == "notes"
     (change,) = _ops(made)[0]
@@ -489,6 +490,11 @@ def test_a_session_is_made_offline_with_its_label(ann: Replica) -> None:
     assert change.fields == {"label": "notes", "status": "active", "created_at": NOW}  # type: ignore[union-attr]
     assert ann.create_session(session_id="given").id == "given"
     assert [s.id for s in ann.sessions()] == sorted([made.id, "given"])
+    # It is the client's first op there, durable at once, under an id that the runtime mints.
+    assert [op.n for op in made.pending()] == [1]
+    assert UUID(made.id).version == 7
+    with Replica(ann.path) as other:
+        assert other.session(made.id, create=False).label == "notes"
 
 
 def test_a_session_that_is_not_there_is_not_found_unless_it_may_be_made(ann: Replica) -> None:
@@ -499,7 +505,9 @@ def test_a_session_that_is_not_there_is_not_found_unless_it_may_be_made(ann: Rep
         ann.session("not an id!")
 
 
-def test_events_come_in_pages_that_split_no_op_and_those_that_wait_come_last(wire: Wire) -> None:
+def test_R3_2_events_come_in_pages_that_split_no_op_and_those_that_wait_come_last(
+    wire: Wire,
+) -> None:
     ann = wire.open("ann")
     session = ann.session("s")
     session.append("e", {"i": 0})

@@ -134,5 +134,5 @@ def test_PU11_an_op_that_meets_a_bug_is_tried_three_times_and_then_refused_for_g
         assert tx.records("s1", [RecordKey("notes", "fine")]) == {}
 
 
-def test_resolve_conflicts_is_the_cores() -> None:
+def test_R1_2_resolve_conflicts_is_the_cores() -> None:
     assert SyncCoordinator.resolve_conflicts is resolve_conflicts

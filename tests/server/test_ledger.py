@@ -141,7 +141,7 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         "INSERT INTO ledger (hash, row) VALUES (x'00', x'00')",
     ],
 )
-def test_the_database_refuses_whatever_is_not_the_next_row(
+def test_R1_8_the_database_refuses_whatever_is_not_the_next_row(
     db: sqlite3.Connection, sql: str
 ) -> None:
     before = db.execute("SELECT * FROM ledger ORDER BY n").fetchall()
@@ -158,7 +158,7 @@ def test_the_database_refuses_edits_of_the_log(db: sqlite3.Connection, sql: str)
     assert db.execute("SELECT entry FROM log").fetchall() == [(b"\x00",)]
 
 
-def test_identities_can_be_cleared_and_the_chain_stays_valid(db: sqlite3.Connection) -> None:
+def test_R1_8_identities_can_be_cleared_and_the_chain_stays_valid(db: sqlite3.Connection) -> None:
     db.execute("DELETE FROM ledger_identities WHERE n = 2")
     identities = {
         n: (salt, identity)

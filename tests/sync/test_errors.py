@@ -71,8 +71,9 @@ def test_RE2_a_number_that_is_not_known_is_busy_and_drops_nothing(code: int) -> 
     assert not error.final
 
 
-def test_RE3_what_travels_is_below_3100_and_what_is_local_is_not() -> None:
+def test_R1_4_RE3_what_travels_is_below_3100_and_what_is_local_is_not() -> None:
     for cls in LEAVES:
+        assert 3001 <= cls.code <= 3999
         assert issubclass(cls, LocalError) is (cls.code >= 3100)
         assert issubclass(cls, Refused | ProtocolError | LocalError)
 

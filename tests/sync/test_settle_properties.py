@@ -27,7 +27,9 @@ PICKS = st.lists(st.integers(0, 11), max_size=4)
 
 
 @given(STEPS, ORDER)
-def test_ST3_the_larger_stamp_wins_in_any_arrival_order(steps: list[Any], order: list[int]) -> None:
+def test_R1_2_ST3_the_larger_stamp_wins_in_any_arrival_order(
+    steps: list[Any], order: list[int]
+) -> None:
     ops = history(steps)
     log = Log.of(interleaved(ops, order))
     for record_id in RECORDS:

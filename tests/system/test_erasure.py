@@ -164,7 +164,7 @@ def test_ER5_erasing_names_nobody_and_again_finds_nothing(served: World) -> None
         erase(served.data, "nobody", now=now_us())
 
 
-def test_ER6_a_hold_stops_an_erasure_before_anything_is_erased(served: World) -> None:
+def test_R1_8_ER6_a_hold_stops_an_erasure_before_anything_is_erased(served: World) -> None:
     class Held(Compliance):
         def hold(self, session: str, clients: Collection[str]) -> str | None:
             assert (session, set(clients)) == (SESSION, {"ann"})
@@ -183,7 +183,7 @@ def test_a_running_server_is_not_erased_under(served: World) -> None:
         erase(served.data, "ann", now=now_us())
 
 
-def test_a_host_says_which_clients_are_a_persons_and_what_may_be_told(served: World) -> None:
+def test_R1_8_a_host_says_which_clients_are_a_persons_and_what_may_be_told(served: World) -> None:
     class Host(Compliance):
         def clients_of(self, subject: str) -> Collection[str]:
             return {"person 9": ["ann"]}.get(subject, [])

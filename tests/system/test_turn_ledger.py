@@ -12,7 +12,7 @@ import pytest
 from syncline.cli.verify import verify_file
 from syncline.server import erase, export_ledger
 
-from .support import World, now_us
+from .support import SESSION, World, now_us
 
 PLACE = {
     "turnId": "t1",
@@ -39,7 +39,9 @@ def _turns(path: Path) -> list[dict[str, Any]]:
     return [dict(line.facts) for line in export_ledger(path) if line.kind == "turn"]
 
 
-def test_a_turns_rows_have_the_whole_identity_tuple_and_what_was_consumed(world: World) -> None:
+def test_R1_9_a_turns_rows_have_the_whole_identity_tuple_and_what_was_consumed(
+    world: World,
+) -> None:
     _turn(world)
     tuple_ = {"turn": "t1", "stage": "step-1", "parent_turn": "t0", "depth": 1, "epoch": 1}
     first, second = _turns(world.data)
@@ -70,6 +72,15 @@ def test_a_repeat_writes_no_second_row(world: World) -> None:
     _turn(world)
     world.settle()
     assert len(_turns(world.data)) == 2
+    world.check()
+
+
+def test_R1_7_a_turns_rows_outlive_the_deletion_of_their_session(world: World) -> None:
+    _turn(world)
+    before = _turns(world.data)
+    world.replica("ann").delete_session(SESSION)
+    world.sync("ann")
+    assert _turns(world.data) == before
     world.check()
 
 

@@ -38,7 +38,7 @@ def test_the_example_of_the_runtime_does_what_it_says(tmp_path: Path) -> None:
     ]
 
 
-def test_the_store_of_the_page_passes_the_suite(tmp_path: Path) -> None:
+def test_R2_12_the_store_of_the_page_passes_the_suite(tmp_path: Path) -> None:
     name = "test_my_store.py"
     (tmp_path / name).write_text(EXAMPLES[name], encoding="utf-8")
     out = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", name)

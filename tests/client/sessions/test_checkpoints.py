@@ -48,7 +48,7 @@ def stored(session: Session, collection: str, id_: str) -> Record:
 # Reading the past.
 
 
-def test_the_state_at_every_seq_is_what_showed_there(wire: Wire) -> None:
+def test_R1_11_the_state_at_every_seq_is_what_showed_there(wire: Wire) -> None:
     ann, session, past = opened(wire)
     states = []
     writes: list[Callable[[], object]] = [
@@ -136,7 +136,7 @@ def test_a_checkpoint_is_what_its_author_saw_also_when_others_came_first(wire: W
         assert anyone.latest() == point
 
 
-def test_checkpoints_are_listed_oldest_first_and_pruned(wire: Wire) -> None:
+def test_R1_11_checkpoints_are_listed_oldest_first_and_pruned(wire: Wire) -> None:
     _, session, past = opened(wire)
     assert past.list() == [] and past.latest() is None and past.prune(keep=1) == ()
     made = []
@@ -166,7 +166,7 @@ def test_what_an_app_wrote_there_that_is_no_checkpoint_is_passed_over(wire: Wire
 # Rollback.
 
 
-def test_a_rollback_brings_back_what_showed_and_can_be_rolled_back(wire: Wire) -> None:
+def test_R1_11_a_rollback_brings_back_what_showed_and_can_be_rolled_back(wire: Wire) -> None:
     ann, session, past = opened(wire)
     session.put(*NOTE, {"a": 1, "b": 1})
     session.put("notes", "gone", {"x": 1})
@@ -283,7 +283,9 @@ def test_a_deleted_session_has_no_checkpoints_and_takes_no_rollback_but_can_be_f
 # Forks.
 
 
-def test_a_fork_begins_with_the_state_and_its_times_and_leaves_the_original(wire: Wire) -> None:
+def test_R1_11_a_fork_begins_with_the_state_and_its_times_and_leaves_the_original(
+    wire: Wire,
+) -> None:
     ann, session, past = opened(wire)
     session.put(*NOTE, {"a": 1, "b": 1})
     wire.now += SECOND

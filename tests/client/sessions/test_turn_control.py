@@ -82,7 +82,7 @@ def users(request: ModelRequest) -> list[str]:
 # Delivery modes.
 
 
-async def test_a_steering_message_is_taken_in_at_the_next_step(stage: Stage) -> None:
+async def test_R3_7_a_steering_message_is_taken_in_at_the_next_step(stage: Stage) -> None:
     session, gate = stage.session(), Gate()
     responder = ScriptedResponder([says("x", call("slow")), "left", "queued"])
     runner = stage.runner(agent(responder, gated_tools(gate)))
@@ -118,7 +118,7 @@ async def test_a_steering_message_after_the_last_step_makes_another(stage: Stage
     assert (result.text, types(session).count("session.usage")) == ("1", 1)
 
 
-async def test_an_interrupting_message_cuts_the_turn_and_goes_first(stage: Stage) -> None:
+async def test_R3_7_an_interrupting_message_cuts_the_turn_and_goes_first(stage: Stage) -> None:
     session, gate = stage.session(), Gate()
     script = [says("x", call("slow")), "now", "then"]
     responder = ScriptedResponder(script)
@@ -136,7 +136,7 @@ async def test_an_interrupting_message_cuts_the_turn_and_goes_first(stage: Stage
 # Interrupt and abort.
 
 
-async def test_an_interrupt_acts_at_once_and_leaves_the_call_open(stage: Stage) -> None:
+async def test_R3_6_an_interrupt_acts_at_once_and_leaves_the_call_open(stage: Stage) -> None:
     session, gate = stage.session(), Gate()
     responder = ScriptedResponder([says("x", call("slow")), "I see"])
     runner = stage.runner(agent(responder, gated_tools(gate)))
@@ -159,7 +159,7 @@ async def test_an_interrupt_acts_at_once_and_leaves_the_call_open(stage: Stage) 
     assert [(c.name, str(c.outcome)) for c in shown.calls] == [("slow", "interrupted")]
 
 
-async def test_an_abort_counts_what_the_open_request_consumed(stage: Stage) -> None:
+async def test_R1_9_R1_10_an_abort_counts_what_the_open_request_consumed(stage: Stage) -> None:
     session, gate = stage.session(), Gate()
 
     async def respond(request: ModelRequest) -> AsyncIterator[Part]:
@@ -207,7 +207,7 @@ def child_of(stage: Stage, session: Session) -> Session:
     return stage.replica.session(last(session, "subagent.spawned")["sessionId"], create=False)
 
 
-async def test_an_abort_cuts_every_subagent_under_the_turn(stage: Stage) -> None:
+async def test_R1_10_an_abort_cuts_every_subagent_under_the_turn(stage: Stage) -> None:
     session, gate = stage.session(), Gate()
     outer = helpers(gate)
     send(session, "go")

@@ -225,7 +225,7 @@ APPENDS = 23
 
 
 @pytest.mark.parametrize("appends", range(1, APPENDS))
-async def test_a_crash_after_any_append_loses_and_doubles_nothing(
+async def test_R3_8_a_crash_after_any_append_loses_and_doubles_nothing(
     stage: Stage, undisturbed: tuple[list[str], int], appends: int
 ) -> None:
     play = Play(stage)
@@ -287,7 +287,7 @@ async def test_nobody_takes_over_before_the_lease_is_out(stage: Stage) -> None:
     assert len(await stage.runner(play.agent()).run(play.session)) == 1
 
 
-async def test_what_a_takeover_found_is_counted(stage: Stage) -> None:
+async def test_R3_8_what_a_takeover_found_is_counted(stage: Stage) -> None:
     """Three calls are open, of which two may run again."""
     play = Play(stage)
     await play.until_dead(3)
@@ -297,7 +297,7 @@ async def test_what_a_takeover_found_is_counted(stage: Stage) -> None:
     assert [resumed[name] for name in names] == [0, 3, 1, 0]
 
 
-async def test_a_parked_call_is_left_alone_by_a_takeover(stage: Stage) -> None:
+async def test_R3_8_a_parked_call_is_left_alone_by_a_takeover(stage: Stage) -> None:
     session, ran = stage.session(), list[str]()
     tools = ToolRegistry()
 

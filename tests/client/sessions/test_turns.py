@@ -63,7 +63,7 @@ def tools_of(ran: list[str]) -> ToolRegistry:
     return tools
 
 
-async def test_a_turn_of_two_steps_is_in_the_log_as_documented(stage: Stage) -> None:
+async def test_R3_4_a_turn_of_two_steps_is_in_the_log_as_documented(stage: Stage) -> None:
     session, ran = stage.session(), list[str]()
     send(session, "hello")
     script = [says("looking", call("look", "a"), call("write", "b")), says("done")]
@@ -99,7 +99,7 @@ async def test_a_turn_of_two_steps_is_in_the_log_as_documented(stage: Stage) -> 
     assert (usage["inputTokens"], usage["costMicros"], usage["outcome"]) == (2, 20, "success")
 
 
-async def test_every_call_of_a_step_is_durable_before_any_runs(stage: Stage) -> None:
+async def test_R3_4_every_call_of_a_step_is_durable_before_any_runs(stage: Stage) -> None:
     session, seen = stage.session(), list[list[str]]()
     tools = ToolRegistry()
 
@@ -113,7 +113,7 @@ async def test_every_call_of_a_step_is_durable_before_any_runs(stage: Stage) -> 
     assert seen[0] == ["tool.call.started"] * 3
 
 
-async def test_deltas_are_signals_and_leave_no_trace(stage: Stage) -> None:
+async def test_R3_3_deltas_are_signals_and_leave_no_trace(stage: Stage) -> None:
     session, signals = stage.session(), list[Any]()
 
     def signal(id_: str, kind: str, payload: bytes) -> None:
@@ -150,7 +150,7 @@ async def test_signals_that_cannot_be_sent_degrade_the_turn_once(stage: Stage) -
     assert last(session, "session.error")["error"] == "deltas are not sent: no way out"
 
 
-async def test_what_degrades_is_noted_and_the_answer_goes_on(stage: Stage) -> None:
+async def test_R3_9_what_degrades_is_noted_and_the_answer_goes_on(stage: Stage) -> None:
     session = stage.session()
     send(session, "hi")
     script = [[Degraded("the summary is old", "memory"), *says("yes")]]
@@ -351,7 +351,7 @@ async def test_a_hook_sees_and_changes_the_request(stage: Stage) -> None:
 # Several turns.
 
 
-async def test_each_queued_message_is_a_turn_and_the_prompt_is_the_log(stage: Stage) -> None:
+async def test_R3_7_each_queued_message_is_a_turn_and_the_prompt_is_the_log(stage: Stage) -> None:
     session = stage.session()
     for text in ("one", "two", "three"):
         send(session, text)

@@ -71,7 +71,7 @@ WIRE = {
 }
 
 
-def test_the_types_and_their_fields_are_those_of_the_log() -> None:
+def test_R3_5_the_types_and_their_fields_are_those_of_the_log() -> None:
     """A name changed here is a log that old readers cannot read."""
     fields = {
         type_: {field.alias or name for name, field in cls.model_fields.items()}
@@ -80,7 +80,7 @@ def test_the_types_and_their_fields_are_those_of_the_log() -> None:
     assert fields == {type_: set(names.split()) for type_, names in WIRE.items()}
 
 
-def test_the_signals_are_the_three_of_the_source() -> None:
+def test_R3_3_the_signals_are_the_three_of_the_source() -> None:
     assert sorted(EPHEMERAL_KINDS) == [
         "agent.reasoning_delta",
         "agent.text_delta",
@@ -88,7 +88,7 @@ def test_the_signals_are_the_three_of_the_source() -> None:
     ]
 
 
-def test_the_stop_reasons_are_the_nine_of_the_source() -> None:
+def test_R3_4_the_stop_reasons_are_the_nine_of_the_source() -> None:
     assert [reason.value for reason in StopReason] == (
         "completed interrupted max_turns budget_reached error requires_action decision_expired"
         " server_restart orphaned"
@@ -110,7 +110,9 @@ def test_what_the_log_holds_comes_back_whole(stored: tuple[str, dict[str, Any]])
 
 @settings(max_examples=EXAMPLES)
 @given(TEXT.filter(lambda name: name not in EVENT_TYPES), FIELDS)
-def test_a_type_that_nobody_knows_is_kept_as_it_is(type_: str, payload: dict[str, Any]) -> None:
+def test_R3_5_a_type_that_nobody_knows_is_kept_as_it_is(
+    type_: str, payload: dict[str, Any]
+) -> None:
     event = read_event(type_, payload)
     assert event == UnknownEvent(type_, payload)
     assert event.payload() == payload

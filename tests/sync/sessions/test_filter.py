@@ -95,5 +95,5 @@ def test_an_empty_filter_is_in_every_value_of_its_kind(value: Any) -> None:
         ({"b": b"1"}, {"b": "1"}, False),
     ],
 )
-def test_containment_of(value: Any, wanted: Any, found: bool) -> None:
+def test_R3_11_containment_of(value: Any, wanted: Any, found: bool) -> None:
     assert contains(value, wanted) is found

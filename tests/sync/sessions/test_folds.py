@@ -54,7 +54,9 @@ EXAMPLES = 30 if settings().max_examples <= 150 else settings().max_examples
 
 @settings(max_examples=EXAMPLES)
 @given(LOGS, st.lists(st.integers(0, 99), max_size=4))
-def test_how_a_log_is_cut_into_pages_does_not_matter(items: list[LogItem], cuts: list[int]) -> None:
+def test_R3_1_how_a_log_is_cut_into_pages_does_not_matter(
+    items: list[LogItem], cuts: list[int]
+) -> None:
     paged = Conversation()
     for page in pages(items, cuts):
         paged.add_all(page)

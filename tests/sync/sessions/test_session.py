@@ -254,6 +254,26 @@ def test_R2_10_a_fork_has_a_new_id_version_0_and_its_source_as_parent() -> None:
     assert fork.definition == FREE
 
 
+@pytest.mark.parametrize(
+    "action",
+    [
+        SendMessage("hi"),
+        SuspendSession(),
+        ResumeSession(),
+        ClearSession(),
+        ForkSession("s2"),
+        ChangeSystemPrompt("Be long."),
+        ChangeModel("m3"),
+        WriteMetadata("a", 1),
+        UpdateTask("another"),
+    ],
+)
+def test_R3_12_no_action_makes_another_agent_of_a_session(action: SessionAction) -> None:
+    after = action.execute_on(SESSION)
+    assert after.definition == SESSION.definition
+    assert after.header.agent == "helper"
+
+
 def test_R2_10_a_locked_model_is_changed_on_a_fork_only() -> None:
     locked = replace(SESSION, definition=LOCKED)
     with pytest.raises(ModelLocked, match="s1"):
