@@ -24,6 +24,16 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+def test_R3_2_the_example_of_the_event_log_does_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "log.py").write_text(EXAMPLES["log.py"], encoding="utf-8")
+    assert run(tmp_path, "log.py").splitlines() == [
+        "None user.message",
+        "None weather.rain",
+        "['hello']",
+        "['hello']",
+    ]
+
+
 def test_the_example_of_the_runtime_does_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "runtime.py").write_text(EXAMPLES["runtime.py"], encoding="utf-8")
     executed = ["SessionLoaded", "SessionActionExecuted", "SessionSaved"]

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.client.wire import Wire
+from tests.client.wire import Wire, restored
 
 from syncline.client import Replica, Session
 from syncline.client.sessions import Checkpoints, EventLog, EventStream
@@ -208,3 +208,24 @@ def test_what_was_rolled_back_is_out_of_the_conversation_and_was_spent_all_the_s
     assert [m.message_id for m in log.open_items().queued] == ["a", "c"]
     assert log.usage().own.input_tokens == 5
     assert [item.type for item in log.events()].count("user.message") == 3
+
+
+def test_R3_2_after_a_healing_a_stream_tells_what_is_new_and_repeats_nothing(wire: Wire) -> None:
+    ann, _, log = opened(wire)
+    bob, _, his = opened(wire, "bob")
+    log.append(said("a"))
+    wire.sync(ann)
+    backup = restored(wire.store, 2)
+    log.append(said("b"))
+    wire.sync(ann)
+    with log.stream() as stream:
+        assert texts(drained(stream)) == ["a", "b"]
+        log.append(said("c"))
+        wire.serve(backup)
+        wire.sync(bob)
+        his.append(said("from bob"))
+        for replica in (bob, ann, bob):
+            wire.sync(replica)
+        assert sorted(str(text) for text in texts(drained(stream))) == ["c", "from bob"]
+        assert stream.seq == len(log.events()) == 4
+    assert texts(log.events()) == texts(his.events())
