@@ -54,3 +54,18 @@ def test_R2_12_the_store_of_the_page_passes_the_suite(tmp_path: Path) -> None:
     out = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", name)
     (passed,) = re.findall(r"^(\d+) passed in", out, re.MULTILINE)
     assert int(passed) >= 28
+
+
+def test_R1_11_the_example_of_the_past_does_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "past.py").write_text(EXAMPLES["past.py"], encoding="utf-8")
+    assert run(tmp_path, "past.py").splitlines() == [
+        "{'title': 'Tea', 'body': 'green'}",
+        "changed notes n1 {'body': 'black'}",
+        "added notes n2 {'title': 'Milk'}",
+        "{'body': 'green', 'title': 'Tea'} None",
+        "{'body': 'black', 'title': 'Tea'} {'title': 'Milk'}",
+        "another try {'body': 'white', 'title': 'Tea'} {'body': 'black', 'title': 'Tea'}",
+        "3121",
+        "['later'] later",
+        "[] True",
+    ]
