@@ -303,7 +303,7 @@ def asking_tools(ran: list[str], approval_us: int | None = 60 * SECOND) -> ToolR
     return tools
 
 
-async def test_a_call_that_needs_a_person_parks_the_turn(stage: Stage) -> None:
+async def test_R3_4_a_call_that_needs_a_person_parks_the_turn(stage: Stage) -> None:
     session, ran = stage.session(), list[str]()
     script = [says("x", call("pay", "5"), call("look")), says("thanks")]
     runner = stage.runner(agent(script, asking_tools(ran)))
@@ -362,7 +362,7 @@ async def test_a_person_may_change_what_is_run(stage: Stage) -> None:
         decide(session, call_id, Decision.DENIED)
 
 
-async def test_nobody_decides_in_time_and_the_turn_is_over(stage: Stage) -> None:
+async def test_R3_4_nobody_decides_in_time_and_the_turn_is_over(stage: Stage) -> None:
     session, ran = stage.session(), list[str]()
     runner = stage.runner(agent([says("x", call("pay", "5")), "later"], asking_tools(ran)))
     send(session, "buy")
@@ -398,7 +398,9 @@ async def test_an_interrupt_ends_a_turn_that_waits_for_a_person(stage: Stage) ->
 # Runners that are stopped.
 
 
-async def test_a_runner_stopped_in_order_rests_the_turn_and_another_goes_on(stage: Stage) -> None:
+async def test_R3_4_a_runner_stopped_in_order_rests_the_turn_and_another_goes_on(
+    stage: Stage,
+) -> None:
     session, gate = stage.session(), Gate()
 
     async def respond(request: ModelRequest) -> AsyncIterator[Part]:
@@ -428,7 +430,7 @@ async def test_a_runner_stopped_in_order_rests_the_turn_and_another_goes_on(stag
     assert len(ids) == 1
 
 
-async def test_a_turn_that_kills_its_runners_is_given_up_as_orphaned(stage: Stage) -> None:
+async def test_R3_4_a_turn_that_kills_its_runners_is_given_up_as_orphaned(stage: Stage) -> None:
     session, gate = stage.session(), Gate()
 
     async def respond(request: ModelRequest) -> AsyncIterator[Part]:

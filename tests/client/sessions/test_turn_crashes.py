@@ -235,7 +235,7 @@ async def test_R3_8_a_crash_after_any_append_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("first", [9])
-async def test_a_crash_after_any_append_of_the_recovery_is_one_more_crash(
+async def test_R3_8_a_crash_after_any_append_of_the_recovery_is_one_more_crash(
     stage: Stage, undisturbed: tuple[list[str], int], first: int
 ) -> None:
     await die_twice(stage, undisturbed[0], first)

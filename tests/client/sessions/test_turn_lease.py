@@ -236,7 +236,7 @@ async def test_the_turn_of_a_device_that_was_overtaken_ends_as_orphaned(devices:
     assert turn_state(session).status == "idle"
 
 
-async def test_a_crashed_device_is_taken_over_by_another(devices: Devices) -> None:
+async def test_R3_8_a_crashed_device_is_taken_over_by_another(devices: Devices) -> None:
     ann, bob = devices.open("ann", "bob")
     session = ann.create_session("shared")
     tools = ToolRegistry()

@@ -220,7 +220,7 @@ async def test_a_tool_may_be_a_plain_function_and_record_events(stage: Stage) ->
         (Limits(cost_micros_max=10), "budget_reached", "cost", 1),
     ],
 )
-async def test_a_limit_ends_the_turn_between_steps(
+async def test_R3_4_a_limit_ends_the_turn_between_steps(
     stage: Stage, limits: Limits, reason: str, limit: str | None, steps: int
 ) -> None:
     session = stage.session()
@@ -263,7 +263,7 @@ async def test_the_time_limit_cuts_in_on_the_way(stage: Stage) -> None:
 # Failures.
 
 
-async def test_a_provider_that_fails_ends_the_turn_with_error(stage: Stage) -> None:
+async def test_R3_4_a_provider_that_fails_ends_the_turn_with_error(stage: Stage) -> None:
     session = stage.session()
     send(session, "go")
     (result,) = await stage.runner(agent([ConnectionError("no route")])).run(session)
