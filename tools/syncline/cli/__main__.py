@@ -16,6 +16,7 @@ from syncline.sync import SyncError
 
 from . import (
     _bench,
+    _chat,
     _compliance,
     _demo,
     _inspect,
@@ -58,6 +59,7 @@ for _command in (
     _write.get,
     _write.resolve,
     _sync.sync,
+    _chat.chat,
     _inspect.status,
     _sessions.sessions,
     _inspect.records,
