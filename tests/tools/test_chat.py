@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -64,6 +65,8 @@ def test_without_a_server_the_agent_answers_here_and_what_was_said_is_shown_agai
     tmp_path: Path,
 ) -> None:
     chat(tmp_path, "a.db", lines="one\n\ntwo\n")
+    as_json = chat(tmp_path, "a.db", "--json").stdout.splitlines()
+    assert {json.loads(line)["role"] for line in as_json} == {"user", "agent"}
     again = chat(tmp_path, "a.db")
     said = [line.split(": ", 1)[1] for line in again.stdout.splitlines()]
     assert sorted(said) == sorted(

@@ -6,6 +6,7 @@ turns. They meet in the replica's file only, so what was sent is kept whatever e
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import sys
@@ -53,6 +54,9 @@ LOOK_S = 0.2
     metavar="SECONDS",
     help="At the end of the input: how long to wait for answers and for the server.",
 )
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print each message as one JSON object on a line."
+)
 def chat(
     replica: str,
     url: str | None,
@@ -60,6 +64,7 @@ def chat(
     session_id: str,
     answers: bool,
     wait_s: float,
+    as_json: bool,
 ) -> None:
     """Chat in REPLICA, which is made if it is not there; with URL, synced while you type.
 
@@ -68,7 +73,7 @@ def chat(
     with the input (Ctrl-D) or Ctrl-C; what waits is sent the next time.
 
     \b
-    Try it, with 'syncline serve --data server.db' running, in two terminals:
+    Examples, with 'syncline serve --data server.db' running, in two terminals:
       syncline chat laptop.db ws://127.0.0.1:8787
       syncline chat phone.db ws://127.0.0.1:8787
     Write on the phone without a network, and later with it: the conversation is whole.
@@ -84,7 +89,7 @@ def chat(
         session = opened.session(session_id)
         log = EventLog(session)
         connection = stack.enter_context(opened.connect(url, token=token)) if url else None
-        stack.enter_context(_Printer(log, opened.client_id, connection))
+        stack.enter_context(_Printer(log, opened.client_id, connection, as_json))
         if answers:
             signal = None if connection is None else connection.signal
             runner = TurnRunner(opened, _agent(), signal=signal)
@@ -120,10 +125,13 @@ def _agent() -> Agent:
 class _Printer:
     """Prints each message once, as it comes into the transcript, and how the connection stands."""
 
-    def __init__(self, log: EventLog, me: str, connection: Connection | None) -> None:
+    def __init__(
+        self, log: EventLog, me: str, connection: Connection | None, as_json: bool
+    ) -> None:
         self._log = log
         self._me = me
         self._connection = connection
+        self._as_json = as_json
         self._state = ""
         self._printed: set[str] = set()
         self._stream = log.stream(poll_s=LOOK_S)
@@ -151,6 +159,11 @@ class _Printer:
             if message.id in self._printed:
                 continue
             self._printed.add(message.id)
+            if self._as_json:
+                names = ("id", "role", "client", "seq", "at", "text")
+                told = {name: getattr(message, name) for name in names}
+                _say(json.dumps(told, ensure_ascii=False))
+                continue
             mine = message.role == "user" and message.client == self._me
             if mine and sys.stdin.isatty() and self._thread.ident is not None:
                 continue  # It stands there already, as it was typed.
