@@ -159,3 +159,19 @@ def test_a_session_is_deleted_only_when_it_is_meant(shell: Shell) -> None:
     failed = shell.result("checkpoint", str(shell.replica), "more", code=1)
     assert isinstance(failed.exception, SessionDeleted)
     assert shell.json("fork")["label"] == "mine"
+
+
+def test_R3_11_sessions_are_listed_by_what_is_asked_in_pages(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    with Replica(shell.replica, durability="normal") as replica:
+        for team in ("blue", "red", "blue"):
+            made = replica.create_session(team)
+            made.patch("$session", "header", {"agent": "helper", "metadata.team": team})
+    wanted = ("--metadata", '{"team": "blue"}', "--limit", "1")
+    first = shell.json("list", *wanted)
+    second = shell.json("list", *wanted, "--cursor", first["cursor"])
+    labels = [row["label"] for page in (first, second) for row in page["sessions"]]
+    assert (labels, second["cursor"]) == (["blue", "blue"], None)
+    assert len(shell.json("list", "--agent", "helper")["sessions"]) == 3
+    assert "no JSON" in shell.run("list", "--metadata", "{", code=2)
+    assert "--status" in shell.run("list", "--status", "asleep", code=2)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -62,18 +63,67 @@ def read_place(text: str | None) -> Any:
 
 @sessions.command("list")
 @click.argument("file")
+@click.option("--agent", metavar="NAME", help="Only sessions of this agent.")
+@click.option("--status", metavar="STATUS", help="Only active, suspended, completed, ... ones.")
+@click.option("--parent", metavar="ID", help="Only forks and subagents of this session.")
+@click.option("--metadata", metavar="JSON", help="Only those whose metadata contains this object.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="How many on a page: 50.")
+@click.option("--cursor", metavar="CURSOR", help="The next page: what the page before ended with.")
 @json_option
-def list_(file: str, as_json: bool) -> None:
+def list_(file: str, as_json: bool, **query: Any) -> None:
     """List the sessions in FILE with the place that each has reached.
+
+    With any other option, those of a replica that it lets through, newest first, in pages.
 
     \b
     Examples:
       syncline sessions list notes.db
       syncline sessions server.db --json
+      syncline sessions list notes.db --agent helper --metadata '{"team": "blue"}' --limit 20
     """
+    given = {name: value for name, value in query.items() if value is not None}
+    if given:
+        _list_found(file, given, Output(as_json))
+        return
     with open_data(file) as data:
         rows = [session_row(session) for session in data.sessions()]
     Output(as_json).many(("session", "label", "epoch", "seq"), rows)
+
+
+def _list_found(file: str, given: dict[str, Any], out: Output) -> None:
+    from syncline.client.sessions import SessionQuery, list_sessions
+
+    if "metadata" in given:
+        try:
+            given["metadata"] = json.loads(given["metadata"])
+        except ValueError as error:
+            raise click.BadParameter(f"no JSON: {error}", param_hint="--metadata") from error
+        if not isinstance(given["metadata"], dict):
+            raise click.BadParameter("give one JSON object", param_hint="--metadata")
+    try:
+        query = SessionQuery(**given)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--status") from error
+    with open_replica(file) as opened:
+        page = list_sessions(opened, query)
+    rows = [
+        {
+            "session": one.id,
+            "label": one.label,
+            "agent": one.agent,
+            "status": one.status.value,
+            "parent": one.parent_id,
+            "created_at": when(one.created_at),
+            "metadata": dict(one.metadata),
+        }
+        for one in page.sessions
+    ]
+    if out.as_json:
+        out.document({"sessions": rows, "cursor": page.cursor})
+        return
+    out.many(("session", "label", "agent", "status", "parent"), rows)
+    if page.cursor is not None:
+        click.echo(f"more with --cursor {page.cursor}", err=True)
 
 
 @sessions.command()

@@ -26,6 +26,7 @@ from syncline.sync.sessions import (
     ExecutionStatus,
     ForkSession,
     Limits,
+    ListedSession,
     MemorySessionStore,
     Message,
     Meter,
@@ -41,6 +42,8 @@ from syncline.sync.sessions import (
     SessionHookStack,
     SessionLoaded,
     SessionLoadFailed,
+    SessionPage,
+    SessionQuery,
     SessionRepository,
     SessionSaved,
     SessionSaveFailed,
@@ -62,6 +65,7 @@ from ._control import abort, decide, interrupt, send, turn_state
 from ._event_log import EventLog
 from ._facets import ReplicaCheckpoints, ReplicaLog
 from ._file_store import JsonSessionStore
+from ._finding import children, list_sessions
 from ._history import StateAt
 from ._replica_store import ReplicaSessionStore
 from ._responder import (
@@ -115,6 +119,7 @@ __all__ = [
     "InputDelta",
     "JsonSessionStore",
     "Limits",
+    "ListedSession",
     "MemorySessionStore",
     "Message",
     "Meter",
@@ -141,6 +146,8 @@ __all__ = [
     "SessionHookStack",
     "SessionLoadFailed",
     "SessionLoaded",
+    "SessionPage",
+    "SessionQuery",
     "SessionRepository",
     "SessionRuntime",
     "SessionSaveFailed",
@@ -167,10 +174,12 @@ __all__ = [
     "UpdateTask",
     "WriteMetadata",
     "abort",
+    "children",
     "decide",
     "export_session",
     "import_session",
     "interrupt",
+    "list_sessions",
     "memory_store",
     "send",
     "turn_state",

@@ -95,6 +95,7 @@ from ._layout import (
     read_session,
     session_changes,
 )
+from ._listing import LIMIT_MAX, ListedSession, SessionPage, SessionQuery, list_page
 from ._logged import LogItem
 from ._memory_store import MemorySessionStore, warn_once
 from ._payload import (
@@ -241,8 +242,10 @@ __all__ = [
     "Key",
     "KnownEvent",
     "Layer",
+    "LIMIT_MAX",
     "Lease",
     "Limits",
+    "ListedSession",
     "Listener",
     "LogEvent",
     "LogItem",
@@ -298,6 +301,8 @@ __all__ = [
     "SessionLoadFailed",
     "SessionLoaded",
     "SessionMetadata",
+    "SessionPage",
+    "SessionQuery",
     "SessionRecords",
     "SessionRepository",
     "SessionResumed",
@@ -366,6 +371,7 @@ __all__ = [
     "is_inherited",
     "is_kept",
     "is_recent",
+    "list_page",
     "live_events",
     "marks_place",
     "next_action",
