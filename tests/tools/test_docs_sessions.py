@@ -34,6 +34,22 @@ def test_R3_2_the_example_of_the_event_log_does_what_it_says(tmp_path: Path) -> 
     ]
 
 
+def test_R3_4_the_example_of_a_turn_does_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "turn.py").write_text(EXAMPLES["turn.py"], encoding="utf-8")
+    step = ["model.request.started", "agent.message", "model.request.completed"]
+    assert run(tmp_path, "turn.py").splitlines() == [
+        "completed It rains.",
+        "user.message",
+        "session.status",
+        *step,
+        "tool.call.started",
+        "tool.call.completed",
+        *step,
+        "session.usage",
+        "session.status",
+    ]
+
+
 def test_the_example_of_the_runtime_does_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "runtime.py").write_text(EXAMPLES["runtime.py"], encoding="utf-8")
     executed = ["SessionLoaded", "SessionActionExecuted", "SessionSaved"]
